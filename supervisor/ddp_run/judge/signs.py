@@ -13,11 +13,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from re import Match, Pattern
 
-from ddp_run.evidence.exception_chain import chain, raised_by_handler
+from ddp_run.evidence.exception_chain import chain, raised_by_handler, statement
+from ddp_run.evidence.joined import joined
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.went_on import WentOn
 from ddp_run.evidence.windows import LAST_WORDS, LEAVING
+from ddp_run.judge.literals import longest
 from ddp_run.judge.verdict import Confidence, Finding, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 
@@ -45,11 +47,11 @@ class Sign:
 
     words: str
     pattern: str | None = None
-    types: frozenset[str] = field(default_factory=frozenset)
+    types: frozenset[str] | tuple[str, ...] = ()
     cause: str | None = None
     advice: tuple[str, ...] | None = None
     likely: bool = False
-    retry: Retry | None = None
+    retry: Retry | None = field(default=None, hash=False)
 
     @property
     def compiled(self) -> Pattern[str]:
@@ -59,6 +61,13 @@ class Sign:
     def search(self, text: str) -> Match[str] | None:
         """Return the first match of this sign in the text."""
         return self.compiled.search(text) if self.words in text else None
+
+
+def like(
+    pattern: str, types: frozenset[str] | tuple[str, ...] = (), *, cause: str | None = None, likely: bool = False
+) -> Sign:
+    """Return the sign for a regular expression; its words are the longest text that each match contains."""
+    return Sign(longest(pattern), pattern, types, cause, likely=likely)
 
 
 _compiled = cache(re.compile)
@@ -124,6 +133,11 @@ class Hit:
     def traceback(self) -> str:
         """Return the traceback of the exception that contains it; empty for a plain line."""
         return "" if self.exception is None else self.exception.traceback
+
+    @property
+    def statement(self) -> str:
+        """Return the source lines that raised that exception, if its traceback shows them."""
+        return "" if self.exception is None else statement(self.exception)
 
     def where(self, death: Death) -> str:
         """Return the user's line in the exception that contains it, else in the one that ended the rank."""
@@ -281,7 +295,7 @@ def started_again(log: LogText, hit: Hit) -> bool:
 
 def every(log: LogText, sign: Sign) -> list[Hit]:
     """Find all lines of the log with a sign, in order."""
-    if not _joined(log.lines).holds(sign.words):
+    if not joined(log.lines).holds(sign.words):
         return []
     found = ((index, sign.search(line)) for index, line in enumerate(log.lines))
     return [Hit(sign, match, log.quote(index), None, "certain", index) for index, match in found if match is not None]
@@ -299,12 +313,12 @@ def words(signs: Iterable[Sign]) -> Collection[str]:
 
 def _speaks_of_nccl(log: LogText) -> bool:
     """Whether the log contains an NCCL error, so that NCCL's lines elsewhere belong to it."""
-    text = _joined(log.lines)
+    text = joined(log.lines)
     return any(text.holds(words) for words in _NCCL_ERRORS)
 
 
 def _last(log: LogText, signs: Sequence[Sign], confidence: Confidence) -> Hit | None:
-    text = _joined(log.lines)
+    text = joined(log.lines)
     present = [sign for sign in signs if text.holds(sign.words)]
     for index in range(len(log.lines) - 1 if present else -1, -1, -1):
         line = log.lines[index]
@@ -313,32 +327,6 @@ def _last(log: LogText, signs: Sequence[Sign], confidence: Confidence) -> Hit | 
             if match is not None:
                 return Hit(sign, match, log.quote(index), None, confidence, index)
     return None
-
-
-class _Joined:
-    """All lines as one text.
-
-    Sixty rules search each log for their words, mostly in vain, and that is fast in one text. Each set of words is
-    searched once: a rule checks the agent's log for every rank.
-    """
-
-    __slots__ = ("_held", "_text")
-
-    def __init__(self, lines: tuple[str, ...]) -> None:
-        self._text = "\n".join(lines)
-        self._held: dict[str, bool] = {}
-
-    def holds(self, words: str) -> bool:
-        """Whether they occur anywhere in it."""
-        held = self._held.get(words)
-        if held is None:
-            held = self._held[words] = words in self._text
-        return held
-
-
-@lru_cache(maxsize=4)
-def _joined(lines: tuple[str, ...]) -> _Joined:
-    return _Joined(lines)
 
 
 _went_on = lru_cache(maxsize=4)(WentOn)

@@ -20,7 +20,7 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import service_text
-from ddp_run.judge.signs import URL, Hit, Sign, ended_by, said_last
+from ddp_run.judge.signs import URL, Hit, Sign, ended_by, like, said_last
 from ddp_run.judge.start_text import REFUSED
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
@@ -41,15 +41,12 @@ FRAMES = re.compile(
 _NOT_FOUND = "If you are trying to access a private or gated repo"
 _SAID: tuple[Sign, ...] = (
     # Hugging Face
-    Sign(
-        "You are trying to access a gated repo",
-        rf"You are trying to access a gated repo(?:\.\s+Make sure to have access to it at {URL})?",
-    ),
-    Sign("Cannot access gated repo for url", rf"Cannot access gated repo for url {URL}"),
-    Sign("GatedRepoError", types=frozenset({"GatedRepoError"})),
+    like(rf"You are trying to access a gated repo(?:\.\s+Make sure to have access to it at {URL})?"),
+    like(rf"Cannot access gated repo for url {URL}"),
+    Sign("GatedRepoError", types=("GatedRepoError",)),
     Sign(_NOT_FOUND, rf"Repository Not Found for url: {URL}|{_NOT_FOUND}"),
     Sign("Token is required (", r"Token is required \([^)]{0,200}\), but no token found"),
-    Sign("LocalTokenNotFoundError", types=frozenset({"LocalTokenNotFoundError"})),
+    Sign("LocalTokenNotFoundError", types=("LocalTokenNotFoundError",)),
     Sign("Invalid username or password"),
     Sign("Invalid user token."),
     # requests, httpx, urllib
@@ -68,42 +65,41 @@ _SAID: tuple[Sign, ...] = (
         )
         for status in (401, 403)
     ),
-    Sign("HTTP Error 401", r"HTTP Error (?P<status>401)"),
-    Sign("HTTP Error 403", r"HTTP Error (?P<status>403)(?!: rate limit)"),
+    like(r"HTTP Error (?P<status>401)"),
+    like(r"HTTP Error (?P<status>403)(?!: rate limit)"),
     # wandb
     Sign("api_key not configured (no-tty)"),
     Sign("No API key configured. Use `wandb login`"),
     Sign("wandb.errors.AuthenticationError"),
     Sign("wandb.errors.errors.AuthenticationError"),
     Sign("API key you provided is either invalid or missing"),
-    Sign("permission denied to upsert", r"permission denied to upsert\w*"),
+    like(r"permission denied to upsert\w*"),
     Sign("It appears that you do not have permission to access the requested resource"),
-    Sign("user is not logged in", r"(?:returned error 401: |W&B API: |message\": ?\")user is not logged in"),
+    like(r"(?:returned error 401: |W&B API: |message\": ?\")user is not logged in"),
     # Amazon, Google, Azure
-    Sign("Unable to locate credentials", types=frozenset({"NoCredentialsError"})),
+    Sign("Unable to locate credentials", types=("NoCredentialsError",)),
     Sign("Partial credentials found"),
-    Sign(
-        "An error occurred (",
+    like(
         r"An error occurred \((?P<what>401|403|AccessDenied(?:Exception)?|ExpiredToken(?:Exception)?"
         r"|InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken"
-        r"|UnrecognizedClientException|InvalidClientTokenId)\) when calling",
+        r"|UnrecognizedClientException|InvalidClientTokenId)\) when calling"
     ),
     Sign("Your default credentials were not found"),
     Sign("Could not automatically determine credentials"),
     Sign("Anonymous caller does not have storage."),
-    Sign("does not have storage.objects.", r"does not have storage\.objects\.\w+ access"),
+    like(r"does not have storage\.objects\.\w+ access"),
     Sign("AuthorizationPermissionMismatch"),
     Sign("DefaultAzureCredential failed to retrieve a token"),
     # registries of containers, Kubernetes
-    Sign("pull access denied for ", r"pull access denied for \S{1,300}"),
+    like(r"pull access denied for \S{1,300}"),
     Sign("requested access to the resource is denied"),
     Sign("unauthorized: authentication required"),
-    Sign("returned error code: 40", r"URL (?P<url>https?://\S{1,400}) returned error code: (?P<status>40[13])\b"),
-    Sign("unexpected status", r"unexpected status(?: code \S{1,400})?: (?P<status>40[13]) "),
+    like(r"URL (?P<url>https?://\S{1,400}) returned error code: (?P<status>40[13])\b"),
+    like(r"unexpected status(?: code \S{1,400})?: (?P<status>40[13]) "),
     Sign("Error from server (Forbidden): "),
     *service_text.REFUSED,
     # git
-    Sign("fatal: Authentication failed for", rf"fatal: Authentication failed for '(?:{URL})?"),
+    like(rf"fatal: Authentication failed for '(?:{URL})?"),
 )
 SIGNS = (*_SAID, *REFUSED)
 

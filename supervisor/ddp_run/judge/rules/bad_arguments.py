@@ -23,7 +23,7 @@ from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.missing_text import missing_path
 from ddp_run.judge.package_text import missing_package, wrong_version
-from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception
+from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, like
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 
@@ -37,12 +37,11 @@ RULE = Rule(
     since="0.1",
 )
 FRAMES = re.compile(r"/argparse\.py (?:error|exit)")
-_ARGPARSE = Sign(": error: ", r"(?<![\w.\-/])(?P<program>[\w.\-/]+(?: \w+)?): error: (?P<what>.+)")
-_ARGPARSES_OWN = Sign(
-    ": error: ",
+_ARGPARSE = like(r"(?<![\w.\-/])(?P<program>[\w.\-/]+(?: \w+)?): error: (?P<what>.+)")
+_ARGPARSES_OWN = like(
     r"(?<![\w.\-/])(?P<program>[\w.\-/]{1,300}): error: (?P<what>(?:argument \S{1,80}: "
     r"(?:invalid|expected|ignored explicit)"
-    r"|unrecognized arguments: |the following arguments are required: )[^\n]+)",
+    r"|unrecognized arguments: |the following arguments are required: )[^\n]+)"
 )
 _CLICK = tuple(
     Sign(f"Error: {words}", rf"^\W*Error: (?P<what>{words}.+)")
@@ -53,7 +52,7 @@ _CLAP = tuple(
     for words in ("a value is required for '", "unexpected argument '", "the following required arguments were not ")
 )
 """Programs written in Rust: https://docs.rs/clap, the text of its errors."""
-_TGIS = (Sign("ArgumentValidation(", r"^Error: ArgumentValidation\(\"(?P<what>[^\n]{1,300}?)\"?\)$"),)
+_TGIS = (like(r"^Error: ArgumentValidation\(\"(?P<what>[^\n]{1,300}?)\"?\)$"),)
 """The launcher of text-generation-inference."""
 _RAISED = tuple(
     Sign(words, rf"(?P<what>{pattern})")

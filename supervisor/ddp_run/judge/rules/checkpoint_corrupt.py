@@ -23,7 +23,7 @@ import signal
 from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, ended_by, in_last_words
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_last_words, like
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -45,48 +45,47 @@ _ZIP = frozenset({"BadZipFile"})
 _LFS = "without having git-lfs installed"
 _SAFETENSORS = "Error while deserializing header"
 _DAMAGED: tuple[Sign, ...] = (
-    Sign(
-        "orrupt",
+    like(
         r"^[\w.]{1,200}(?:Error|Exception): [^\n]{0,300}?"
-        r"\b(?i:checkpoint|weights|state dict\w{0,10}|file|archive)\b[^\n]{0,200}?\b(?<!not )[Cc]orrupt(?:ed)?\b",
+        r"\b(?i:checkpoint|weights|state dict\w{0,10}|file|archive)\b[^\n]{0,200}?\b(?<!not )[Cc]orrupt(?:ed)?\b"
     ),
-    Sign("heckpoint at ", r"\b[Cc]heckpoint at \S{1,400} is (?:invalid|corrupt)"),
-    Sign("not an sstable", types=frozenset({"DataLossError"})),  # TensorFlow
+    like(r"\b[Cc]heckpoint at \S{1,400} is (?:invalid|corrupt)"),
+    Sign("not an sstable", types=("DataLossError",)),  # TensorFlow
 )
 """Messages of readers of any format about a file."""
 _DATA: tuple[Sign, ...] = (
-    Sign("invalid hash value (expected", types=frozenset({"RuntimeError"})),  # torch.hub
-    Sign("File not found or corrupted.", types=frozenset({"RuntimeError"})),  # torchvision
-    Sign("integrity check failed", types=frozenset({"FileIntegrityError"})),  # modelscope
-    Sign("Checksum failure: ", types=frozenset({"ValueError"})),  # MosaicML's streaming
+    Sign("invalid hash value (expected", types=("RuntimeError",)),  # torch.hub
+    Sign("File not found or corrupted.", types=("RuntimeError",)),  # torchvision
+    Sign("integrity check failed", types=("FileIntegrityError",)),  # modelscope
+    Sign("Checksum failure: ", types=("ValueError",)),  # MosaicML's streaming
     Sign("truncated file: eof = "),  # HDF5
-    Sign("file signature not found", types=frozenset({"OSError"})),
+    Sign("file signature not found", types=("OSError",)),
     Sign("Parquet magic bytes not found in footer"),
     Sign("The file must end with PAR1"),
     Sign("Compressed file ended before the end-of-stream marker"),
-    Sign("ReadError: ", r"^tarfile\.ReadError: (?:unexpected end of data|file could not be opened)"),
+    like(r"^tarfile\.ReadError: (?:unexpected end of data|file could not be opened)"),
     Sign("database disk image is malformed"),
     Sign("MDB_CORRUPTED"),
     Sign("moov atom not found"),  # ffmpeg
 )
 """About files other than checkpoints: a reader's guess at the reason, or one damaged sample among many."""
 SIGNS: tuple[Sign, ...] = (
-    Sign("PytorchStreamReader failed", r"PytorchStreamReader failed (?P<what>[^\n]{0,140})"),
+    like(r"PytorchStreamReader failed (?P<what>[^\n]{0,140})"),
     Sign(_KEY, r"invalid load key, '(?P<key>[^']*)'"),
     Sign("pickle data was truncated"),
     Sign("unpickling stack underflow"),
-    Sign(_EMPTY, r"EOFError: Ran out of input", frozenset({"EOFError"})),
+    Sign(_EMPTY, r"EOFError: Ran out of input", ("EOFError",)),
     Sign("The file might be corrupted", r"unexpected EOF, expected (?P<more>\d+) more bytes"),
     Sign("unexpected EOF. The file might be corrupted"),
     Sign("storage has wrong byte size: expected"),
     Sign("storage has wrong size: expected"),
     Sign(_OPERAND, r"Unsupported operand (?P<operand>\d{1,9})\b"),
-    Sign(_CUT, r"\[Errno 22\] Invalid argument$", frozenset({"OSError"})),
+    Sign(_CUT, r"\[Errno 22\] Invalid argument$", ("OSError",)),
     Sign(_SAFETENSORS, r"Error while deserializing header: (?P<what>[^\n]{0,120})"),
     Sign(_LFS),
     Sign("BadZipFile: ", types=_ZIP),
     Sign("Invalid magic number; corrupt file?"),
-    Sign("Error while deserializing: ", r"Error while deserializing: (?P<what>[^\n]{0,120})"),  # safetensors
+    like(r"Error while deserializing: (?P<what>[^\n]{0,120})"),  # safetensors
     Sign("GGUF magic invalid"),
     *_DAMAGED,
     Sign("data is not within the file bounds, model is corrupted or incomplete"),  # llama.cpp

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import AFTER
-from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, like
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -51,13 +51,13 @@ _PHRASES: tuple[Sign, ...] = (
         )
         for words in ("ismatch", " not match", "n't match", "not equal to")
     ),
-    Sign("CheckpointingException: ", r"CheckpointingException: Global shape mismatch"),  # Megatron
+    like(r"CheckpointingException: Global shape mismatch"),  # Megatron
     *(
         Sign(words, rf"\b(?i:key|keys|tensor|parameter|weight)\b[^\n]{{0,200}} {words}", _LIBRARIES)
         for words in ("not found in checkpoint", "not found in state", "not in state dict", "not in checkpoint")
     ),
     Sign("from model not in state dict"),  # torch.distributed.checkpoint, through Megatron
-    Sign("File does not contain tensor ", types=frozenset({"SafetensorError"})),
+    Sign("File does not contain tensor ", types=("SafetensorError",)),
     Sign("this looks incorrect.", r"Trying to set a tensor of shape [^\n]{1,300} this looks incorrect\."),
     *(
         Sign(words, types=_LIBRARIES)
@@ -69,7 +69,7 @@ _PHRASES: tuple[Sign, ...] = (
             "objects could not be loaded. Example error message for object",
         )
     ),
-    Sign("ismatch when loading weights", r"\w{1,40} count mismatch when loading weights"),  # Keras
+    like(r"\w{1,40} count mismatch when loading weights"),  # Keras
     Sign("not compatible with the stored shape"),  # Orbax
     Sign("on-disk value metadata tree structures do not match"),
 )
@@ -78,32 +78,24 @@ SIGNS: tuple[Sign, ...] = (
     Sign(_STATE_DICT, r"Error\(s\) in loading state_dict for (?P<model>[\w.\[\]]+):(?P<body>[\s\S]*)"),
     Sign("doesn't match the size of optimizer's group"),
     Sign("loaded state dict has a different number of parameter groups"),
-    Sign("Missing key in checkpoint state_dict", r"Missing key in checkpoint state_dict: (?P<key>\S+[^\s.])"),
+    like(r"Missing key in checkpoint state_dict: (?P<key>\S+[^\s.])"),
     Sign("Size mismatch between saved torch.Size", r"Size mismatch between saved (?P<what>[^\n]{0,140})"),
-    Sign(
-        "The checkpoint being loaded used a DP",
+    like(
         r"The checkpoint being loaded used a DP world size of (?P<saved>\d+)"
-        r" but the current world size is (?P<now>\d+)",
+        r" but the current world size is (?P<now>\d+)"
     ),
-    Sign(
-        "Missing optimizer state for parameter '",
-        r"Missing optimizer state for parameter '(?P<key>[^'\n]{1,400})' in checkpoint",
-    ),
+    like(r"Missing optimizer state for parameter '(?P<key>[^'\n]{1,400})' in checkpoint"),
     Sign("Trying to restore optimizer state but checkpoint contains only the model"),
     Sign("Trying to restore training state but checkpoint contains only the model"),
     Sign("The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler"),
-    Sign("at save time was ", r"world size at save time was (?P<saved>\d{1,9}), but at load time was (?P<now>\d{1,9})"),
+    like(r"world size at save time was (?P<saved>\d{1,9}), but at load time was (?P<now>\d{1,9})"),
     Sign("weights were not initialized from checkpoint"),  # vLLM, like the next two
     Sign("Attempted to load weight (torch.Size("),
     Sign(
         "There is no module or parameter named ",
         r"no module or parameter named (?P<quote>['\"])(?P<key>[^'\"\n]{1,200})",
     ),
-    Sign(
-        "RuntimeError: weight ",
-        r"^RuntimeError: weight (?P<key>\w{1,80}(?:\.\w{1,80}){1,20}) does not exist",
-        frozenset({"RuntimeError"}),
-    ),
+    like(r"^RuntimeError: weight (?P<key>\w{1,80}(?:\.\w{1,80}){1,20}) does not exist", ("RuntimeError",)),
     Sign("You set `ignore_mismatched_sizes` to `False`"),
     *_PHRASES,
     Sign(_KEY_ERROR, r"KeyError: '(?P<key>[\w.\-/]+)'$", frozenset({_KEY_ERROR})),

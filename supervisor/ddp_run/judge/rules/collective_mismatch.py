@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, anywhere, ended_by, in_exception
+from ddp_run.judge.signs import Hit, Sign, anywhere, ended_by, in_exception, like
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -37,36 +37,28 @@ _PRINT = (
     r"CollectiveFingerPrint\((?:SequenceNumber=(?P<{0}seq>\d+), ?)?OpType=(?P<{0}op>\w+)"
     r"(?:, ?TensorShape=\[(?P<{0}shape>[^\]]*)\])?"
 )
-_DETECTED = Sign(
-    "Detected mismatch between collectives on ranks",
+_DETECTED = like(
     r"(?s)Detected mismatch between collectives on ranks\.(?: Rank (?P<a>\d+) is running (?:inconsistent )?collective: "
     + _PRINT.format("a_")
     + r".*?, but Rank (?P<b>\d+) is running (?:inconsistent )?collective: "
     + _PRINT.format("b_")
-    + r")?",
+    + r")?"
 )
 _GLOO = (
-    Sign(
-        "op.preamble.length <= op.nbytes", r"op\.preamble\.length <= op\.nbytes(?:\. (?P<got>\d+) vs (?P<wanted>\d+))?"
-    ),
+    like(r"op\.preamble\.length <= op\.nbytes(?:\. (?P<got>\d+) vs (?P<wanted>\d+))?"),
     Sign("Received data size doesn't match expected size"),
 )
 _COMPARED = Sign("Cannot apply desired operation due to shape mismatches")
 """accelerate's comparison (ACCELERATE_DEBUG_MODE)."""
 _NCCL = (
-    Sign(
-        "collective mismatch error, local size ",
-        r"collective mismatch error, local size (?P<wanted>\d+) remote size (?P<got>\d+)",
-    ),
-    Sign(
-        "message truncated : receiving ", r"message truncated : receiving (?P<got>\d+) bytes instead of (?P<wanted>\d+)"
-    ),
+    like(r"collective mismatch error, local size (?P<wanted>\d+) remote size (?P<got>\d+)"),
+    like(r"message truncated : receiving (?P<got>\d+) bytes instead of (?P<wanted>\d+)"),
 )
 _COUNTED = (
-    Sign("Mismatched ", r"Mismatched [\w ,/]{1,60}: (?:One|one) rank "),  # Horovod
+    like(r"Mismatched [\w ,/]{1,60}: (?:One|one) rank "),  # Horovod
     Sign("MPI_ERR_TRUNCATE: message truncated"),
     Sign("Detected a disagreement on list ", r"disagreement on list (?:length|contents) between rank0 and rank"),
-    Sign(" has different values for ", r"Rank \d{1,9} has different values for [^\n]{1,200}\. Other ranks: "),
+    like(r"Rank \d{1,9} has different values for [^\n]{1,200}\. Other ranks: "),
 )
 """The comparisons of Horovod, MPI, DeepSpeed and torch's checkpoints."""
 _GARBLED = (
@@ -74,9 +66,9 @@ _GARBLED = (
         "DefaultCPUAllocator: ",
         r"DefaultCPUAllocator: [^\n]{0,40}memory: you tried to allocate (?P<got>\d{13,20}) bytes",
     ),
-    Sign("negative dimension", r"negative dimension (?P<got>-\d+)"),
-    Sign("UnpicklingError", types=frozenset({"UnpicklingError"})),
-    Sign("EOFError", types=frozenset({"EOFError"})),
+    like(r"negative dimension (?P<got>-\d+)"),
+    Sign("UnpicklingError", types=("UnpicklingError",)),
+    Sign("EOFError", types=("EOFError",)),
 )
 """Errors caused by reading a peer's data as the size, or the bytes, of an object."""
 _OBJECTS = re.compile(

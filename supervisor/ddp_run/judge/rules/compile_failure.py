@@ -26,7 +26,7 @@ from dataclasses import replace
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.gpu_text import ended_by_gpu
-from ddp_run.judge.signs import Hit, Sign, ended_by, said_last
+from ddp_run.judge.signs import Hit, Sign, ended_by, like, said_last
 from ddp_run.judge.start_text import BUILDS
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 from ddp_run.record.events import Rank
@@ -46,7 +46,7 @@ FRAMES = re.compile(
     r"|/torch/utils/cpp_extension\.py|/deepspeed/ops/op_builder/"
 )
 _MISSING = Sign("Failed to find C compiler")
-_EXTENSION = Sign("Error building extension", r"Error building extension '(?P<name>[^']+)'")
+_EXTENSION = like(r"Error building extension '(?P<name>[^']+)'")
 _HOME = Sign("CUDA_HOME environment variable is not set")
 _VERSION = Sign(
     "mismatches the version that was used to compile",
@@ -59,28 +59,26 @@ _COMMAND = Sign(
     "returned non-zero exit status",
     r"Command '\[?'?(?P<command>(?:[^', ]*/)?(?:[\w\-]+-)?"
     r"(?:ninja|make(?=', '-C')|cmake|nvcc|g?cc|[gc]\+\+|clang(?:\+\+)?|hipcc|icpx|ptxas)(?:-[\w.]+)?)(?=[', ])",
-    frozenset({"CalledProcessError"}),
+    ("CalledProcessError",),
 )
 _NOT_BUILT = Sign(
     "/torch_extensions/",
     r"/torch_extensions/\S{1,300}\.so: cannot open shared object file",
-    frozenset({"ImportError", "OSError"}),
+    ("ImportError", "OSError"),
 )
-_IN_SOURCE = Sign(
-    "error: ",
+_IN_SOURCE = like(
     r"(?:\.(?:cuh?|cpp|cc|cxx|[ch]|hpp|inl)|/include/[^\s:(]{1,200})[:(]\d{1,9}[:)]:?(?:\d{1,9}:)?"
-    r" (?:fatal )?error: (?!\(-\d)[^\n]{0,100}",
+    r" (?:fatal )?error: (?!\(-\d)[^\n]{0,100}"
 )
 """Errors of gcc, clang and nvcc for a line of C++ or CUDA. OpenCV's have a number: `error: (-215:Assertion…`."""
-_SETUPS = Sign(
-    "error: command '",
+_SETUPS = like(
     r"error: command '(?P<command>(?:[^'\n]{0,200}[/\-])?"
-    r"(?:nvcc|gcc|cc|[gc]\+\+|clang(?:\+\+)?|hipcc|icpx|ninja|cmake))(?:-[\w.]{1,9})?' failed",
+    r"(?:nvcc|gcc|cc|[gc]\+\+|clang(?:\+\+)?|hipcc|icpx|ninja|cmake))(?:-[\w.]{1,9})?' failed"
 )
 """setuptools' messages about a compiler."""
 _NO_TOOLKIT = (
     Sign("CUDA was not found on the system, please set the CUDA_HOME"),
-    Sign("_HOME environment variable is not set", r"(?:ROCM|SYCL|CUDA)_HOME environment variable is not set"),
+    like(r"(?:ROCM|SYCL|CUDA)_HOME environment variable is not set"),
     Sign("SYCL runtime is not dected"),
     Sign("Unknown CUDA arch (", r"Unknown CUDA arch \([^)\n]{1,40}\) or GPU not supported"),
     Sign("No CMAKE_CUDA_COMPILER could be found"),
@@ -89,18 +87,18 @@ _NO_TOOLKIT = (
 _OTHERS = (
     Sign("RTC_ERROR_COMPILATION"),
     Sign("NVVM_ERROR_COMPILATION"),
-    Sign("fatal   : ", r"ptxas[^\n]{0,100} fatal   : [^\n]{0,100}"),
+    like(r"ptxas[^\n]{0,100} fatal   : [^\n]{0,100}"),
     Sign("ptxas` failed with error code"),
     Sign("ptxas exited with non-zero"),
     Sign("NVCC compilation failed"),
     Sign("a PTX JIT compilation failed"),
     Sign("PTX JIT compiler library not found"),
-    Sign("raph compile failed", r"Graph compile failed\. ?synStatus"),  # Intel Gaudi, and below
+    like(r"Graph compile failed\. ?synStatus"),  # Intel Gaudi, and below
     Sign("syn compile failed"),
     Sign("Mosaic failed to compile"),  # JAX's Pallas
     Sign("Failed to compile Op ["),  # Ascend's E40021
-    Sign("LoweringException", types=frozenset({"LoweringException"})),
-    Sign("CompileException", r"\w{1,40}CompileException", frozenset({"CompileException"})),
+    Sign("LoweringException", types=("LoweringException",)),
+    like(r"\w{1,40}CompileException", ("CompileException",)),
 )
 _SAID = (
     _MISSING,
@@ -115,7 +113,7 @@ _SAID = (
     *_OTHERS,
     Sign("Error compiling objects for extension"),
     Sign("Ninja is required to load C++ extensions"),
-    Sign("Unable to JIT load the", r"Unable to JIT load the [^\n]{0,120}"),
+    like(r"Unable to JIT load the [^\n]{0,120}"),
     Sign("does not match the version torch was compiled with"),
     Sign("CUDA_HOME does not exist, unable to compile"),
     _NOT_BUILT,
@@ -126,17 +124,17 @@ _SAID = (
     Sign("ninja: build stopped: "),
     _IN_SOURCE,
     Sign("nvcc fatal"),
-    Sign("nvrtc: error", r"nvrtc: error[^\n]{0,100}"),
+    like(r"nvrtc: error[^\n]{0,100}"),
     Sign("PassManager::run failed"),  # Triton's, from MLIR
-    Sign("PTXASError", types=frozenset({"PTXASError"})),
-    Sign("CompilationError", r"triton\S{0,100}CompilationError", frozenset({"CompilationError"})),
-    Sign("CompilationError: ", r"\w{1,40}CompilationError: "),  # from Triton's other backends
-    Sign("CppCompileError", types=frozenset({"CppCompileError"})),
-    Sign("CUDACompileError", types=frozenset({"CUDACompileError"})),
-    Sign("InductorError", types=frozenset({"InductorError"})),
-    Sign("BackendCompilerFailed", types=frozenset({"BackendCompilerFailed"})),
-    Sign("InternalTorchDynamoError", types=frozenset({"InternalTorchDynamoError"})),
-    Sign("torch._dynamo.exc.Unsupported", types=frozenset({"Unsupported"})),
+    Sign("PTXASError", types=("PTXASError",)),
+    like(r"triton\S{0,100}CompilationError", ("CompilationError",)),
+    like(r"\w{1,40}CompilationError: "),  # from Triton's other backends
+    Sign("CppCompileError", types=("CppCompileError",)),
+    Sign("CUDACompileError", types=("CUDACompileError",)),
+    Sign("InductorError", types=("InductorError",)),
+    Sign("BackendCompilerFailed", types=("BackendCompilerFailed",)),
+    Sign("InternalTorchDynamoError", types=("InternalTorchDynamoError",)),
+    Sign("torch._dynamo.exc.Unsupported", types=("Unsupported",)),
 )
 SIGNS = (*_SAID, *BUILDS)
 _FIRST_ERROR = re.compile(r"(?:\bfatal )?\berror: (?!subprocess|command)|^nvcc fatal|: error #?\d*: ")

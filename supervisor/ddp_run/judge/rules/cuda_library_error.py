@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import ended_by_gpu, vendor
-from ddp_run.judge.signs import Sign
+from ddp_run.judge.signs import Sign, like
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -40,37 +40,35 @@ RULE = Rule(
 _POINTS = Sign("DNN library initialization failed")
 """XLA's message, which refers to the lines above it."""
 SIGNS = (
-    Sign("CUBLAS_STATUS_", r"(?P<status>CUBLAS_STATUS_(?!SUCCESS|ALLOC|ARCH)\w+)(?: when calling `(?P<call>\w+))?"),
-    Sign("CUDNN_STATUS_", r"(?P<status>CUDNN_STATUS_(?!SUCCESS|ALLOC|ARCH)\w+)"),
-    Sign("cuDNN error: ", r"cuDNN error: (?!CUDNN_STATUS_)[^\n]{0,80}"),
-    Sign("cuDNN Frontend error: ", r"cuDNN Frontend error: [^\n]{0,80}"),
+    like(r"(?P<status>CUBLAS_STATUS_(?!SUCCESS|ALLOC|ARCH)\w+)(?: when calling `(?P<call>\w+))?"),
+    like(r"(?P<status>CUDNN_STATUS_(?!SUCCESS|ALLOC|ARCH)\w+)"),
+    like(r"cuDNN error: (?!CUDNN_STATUS_)[^\n]{0,80}"),
+    like(r"cuDNN Frontend error: [^\n]{0,80}"),
     _POINTS,
     Sign("Unable to find a valid cuDNN algorithm"),
     Sign("was unable to find an engine to execute this computation"),
-    Sign("cusolver error: ", r"cusolver error: (?P<status>\w+), when calling `(?P<call>\w+)"),
-    Sign(
-        "_STATUS_",
+    like(r"cusolver error: (?P<status>\w+), when calling `(?P<call>\w+)"),
+    like(
         r"\b(?P<status>(?:HIPBLAS|HIPSPARSE|HIPSOLVER|HIPRAND|CUSPARSE|CUSOLVER|CURAND|CUTENSOR|NVJPEG)_STATUS_"
-        r"(?!SUCCESS|ALLOC|ARCH|BAD_JPEG|JPEG_|INCOMPLETE)\w{1,60})(?: when calling `(?P<call>\w{1,80}))?",
+        r"(?!SUCCESS|ALLOC|ARCH|BAD_JPEG|JPEG_|INCOMPLETE)\w{1,60})(?: when calling `(?P<call>\w{1,80}))?"
     ),
-    Sign(
-        "FFT_",
+    like(
         r"\b(?P<status>(?:CU|HIP)FFT_(?:INVALID_\w{1,20}|INTERNAL_ERROR|EXEC_FAILED|SETUP_FAILED|UNALIGNED_DATA"
-        r"|INCOMPLETE_PARAMETER_LIST|PARSE_ERROR|NO_WORKSPACE|NOT_IMPLEMENTED|NOT_SUPPORTED))\b",
+        r"|INCOMPLETE_PARAMETER_LIST|PARSE_ERROR|NO_WORKSPACE|NOT_IMPLEMENTED|NOT_SUPPORTED))\b"
     ),
-    Sign("cuBLAS Error: ", r"cuBLAS Error: [^\n]{0,80}"),  # Transformer Engine, and below
-    Sign("cuDNN Error: ", r"cuDNN Error: [^\n]{0,80}"),
-    Sign("cublas runtime error", r"cublas runtime error ?: [^\n]{0,60}"),  # torch before 1.5
+    like(r"cuBLAS Error: [^\n]{0,80}"),  # Transformer Engine, and below
+    like(r"cuDNN Error: [^\n]{0,80}"),
+    like(r"cublas runtime error ?: [^\n]{0,60}"),  # torch before 1.5
     Sign("cublasLt ran into an error!"),  # bitsandbytes
-    Sign("cutlass error: ", r"[Gg]ot cutlass error: [^\n]{0,40}"),
+    like(r"[Gg]ot cutlass error: [^\n]{0,40}"),
     Sign("cuDNN failed to initialize"),  # TensorFlow and XLA, and below
-    Sign("DNN library ", r"DNN library (?:initialization failed|is not found)"),
+    like(r"DNN library (?:initialization failed|is not found)"),
     Sign("without BLAS support"),
     Sign("GEMM launch failed", r"Blas (?:x?GEMM\w{0,20}) launch failed"),
     Sign("No algorithm worked!"),
     Sign("cuSolver internal error"),
-    Sign("miopenStatus", r"(?P<status>miopenStatus(?!Success)\w+)"),
-    Sign("rocblas_status_", r"(?P<status>rocblas_status_(?!success)\w+)"),
+    like(r"(?P<status>miopenStatus(?!Success)\w+)"),
+    like(r"(?P<status>rocblas_status_(?!success)\w+)"),
     Sign("could not create a primitive"),
     Sign("could not execute a primitive"),
 )

@@ -23,7 +23,7 @@ from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.evidence.traceback_text import line_of
-from ddp_run.judge.signs import Hit, Sign, ended_by, in_last_words, in_whole_log
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_last_words, in_whole_log, like
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -46,10 +46,9 @@ _BY_SIGNAL = (
 SIGNS: tuple[Sign, ...] = (
     *_BY_SIGNAL,
     # torch before 1.0 and today: with `pid`, with `pid(s)`, with and without an exit code
-    Sign(
-        "DataLoader worker (pid",
+    like(
         r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\) exited unexpectedly"
-        r"(?: with exit code (?P<code>\d+))?",
+        r"(?: with exit code (?P<code>\d+))?"
     ),
     Sign("process in the process pool was terminated abruptly"),
     Sign("One of the subprocesses has abruptly died"),

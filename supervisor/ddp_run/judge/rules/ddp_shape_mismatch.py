@@ -13,7 +13,7 @@ own data shard), the same `requires_grad`, the same checkpoint loaded before wra
 
 from __future__ import annotations
 
-from ddp_run.judge.signs import Sign, matcher, meaning
+from ddp_run.judge.signs import like, matcher, meaning
 from ddp_run.judge.verdict import Area, Layer, Retry, Rule
 
 RULE = Rule(
@@ -27,15 +27,14 @@ RULE = Rule(
     unlike="together",
 )
 SIGNS = meaning(
-    Sign(
-        "DDP expects same model across all ranks",
+    # a model without parameters is rejected earlier, without a comparison
+    like(
         r"DDP expects same model across all ranks, but Rank (?P<one>\d+) has (?P<count>\d+) params, "
         # a model without parameters is rejected earlier, without a comparison
         r"while rank (?P<other>\d+) has inconsistent (?P<others>(?!0 )\d+) params",
         cause="rank {one}'s model has {count} parameters, rank {other}'s has {others}",
     ),
-    Sign(
-        "of the same param in process 0",
+    like(
         r"\[(?P<one>\d+)\]: params\[(?P<index>\d+)\] in this process(?: with sizes \[(?P<sizes>[^\]]*)\])? "
         r"appears not to match (?P<what>sizes|strides) of the same param in process 0",
         cause="rank {one}'s parameter {index}{ ([{sizes}])} has different {what} than rank 0's",

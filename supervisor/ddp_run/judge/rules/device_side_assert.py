@@ -29,7 +29,7 @@ import signal
 
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.judge.gpu_text import ended_by_gpu, errors_named
-from ddp_run.judge.signs import Hit, Sign, quotes
+from ddp_run.judge.signs import Hit, Sign, like, quotes
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -56,7 +56,7 @@ _SAID = (
     Sign("CUDA device-side assertion failures were found"),
     *errors_named("Assert", "ASSERT"),
 )
-_KERNEL = (Sign("], thread: [", _KERNELS), Sign("], local id: [", _KERNELS), Sign("Device-side assertion", _ROCMS))
+_KERNEL = (Sign("], thread: [", _KERNELS), Sign("], local id: [", _KERNELS), like(_ROCMS))
 SIGNS = (*_SAID, *_KERNEL)
 _FOLLOWS = re.compile(
     r"(?:CUDA|HIP) error: |CUBLAS_STATUS_|HIPBLAS_STATUS_|cuDNN error: |CUDNN_STATUS_|HSA_STATUS_ERROR"

@@ -22,7 +22,7 @@ import signal
 
 from ddp_run.evidence.exception_chain import chain
 from ddp_run.evidence.model import Death, Evidence, Quote
-from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, said_last
+from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, like, said_last
 from ddp_run.judge.start_text import FULL
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
@@ -40,22 +40,19 @@ _QUOTA = "Disk quota exceeded"
 _WRITER = "PytorchStreamWriter failed writing"
 _POSITION = "] . unexpected pos "
 _FULL = (
-    Sign(
-        "No space left on device",
-        rf"No space left on device(?:: {QUOTED_PATH}(?: -> '(?P<to>[^'\n]+)')?|, file path: (?P<file>\S+))?",
-    ),
+    like(rf"No space left on device(?:: {QUOTED_PATH}(?: -> '(?P<to>[^'\n]+)')?|, file path: (?P<file>\S+))?"),
     Sign(_QUOTA, rf"Disk quota exceeded(?:: {QUOTED_PATH})?"),
     Sign("No space left on device (os error 28)"),
     Sign("database or disk is full"),
     Sign("Not enough disk space. Needed: "),  # datasets
-    Sign("OutOfDiskError: ", types=frozenset({"OutOfDiskError"})),  # Ray
+    Sign("OutOfDiskError: ", types=("OutOfDiskError",)),  # Ray
 )
 _NO_TEMPORARY = "No usable temporary directory found in "
 _TORN = (
     Sign(_NO_TEMPORARY, rf"{_NO_TEMPORARY}\["),
     Sign(_WRITER, r"PytorchStreamWriter failed writing (?:file|central directory)[^\n]{0,80}"),
     Sign("basic_ios::clear: iostream error"),  # torch 2.13 instead of `file write failed`
-    Sign("requested and ", r"(?<!\d)\d{1,20} requested and \d{1,20} written"),  # numpy's tofile and save
+    like(r"(?<!\d)\d{1,20} requested and \d{1,20} written"),  # numpy's tofile and save
     Sign("Could not write all requested bytes"),
     Sign(_POSITION, r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+"),
 )

@@ -22,7 +22,7 @@ CUDA version times 1000: 12020 is CUDA 12.2.
 from __future__ import annotations
 
 from ddp_run.judge.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu, errors_named
-from ddp_run.judge.signs import Sign, matcher, meaning
+from ddp_run.judge.signs import Sign, like, matcher, meaning
 from ddp_run.judge.verdict import Area, Layer, Retry, Rule
 
 RULE = Rule(
@@ -37,8 +37,7 @@ RULE = Rule(
 )
 _USELESS = "{who} cannot use its GPU: "
 SIGNS = meaning(
-    Sign(
-        "The NVIDIA driver on your system is too old",
+    like(
         r"The NVIDIA driver on your system is too old"
         r"(?: \(found version (?P<major>\d{1,6})0(?P<minor>\d)\d\))?",
         cause=f"{_USELESS}the NVIDIA driver is older than this torch needs{{ (it supports CUDA {{major}}.{{minor}})}}",
@@ -71,8 +70,7 @@ SIGNS = meaning(
             "cat /proc/driver/nvidia/version   # libcuda.so.1 must have this version",
         ),
     ),
-    Sign(
-        "unsatisfied condition: cuda",
+    like(
         r"unsatisfied condition: (?P<need>cuda ?[>=<]{1,2} ?[\d.]{1,9})",
         cause=f"{_USELESS}the container image needs {{need}}, which the NVIDIA driver does not support",
     ),

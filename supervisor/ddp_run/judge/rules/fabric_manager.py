@@ -18,7 +18,7 @@ Multicast memory` mostly has the same reason.
 from __future__ import annotations
 
 from ddp_run.judge.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu, errors_named
-from ddp_run.judge.signs import Sign, matcher, meaning
+from ddp_run.judge.signs import Sign, like, matcher, meaning
 from ddp_run.judge.verdict import Area, Layer, Retry, Rule
 
 RULE = Rule(
@@ -37,7 +37,7 @@ _SHOWN = (
     "sudo systemctl restart nvidia-fabricmanager   # then nvidia-smi -q | grep -A3 Fabric: Completed, Success",
 )
 SIGNS = meaning(
-    Sign("system not yet initialized", r"(?:\b802\b.{0,4}|[Ee]rror: |')system not yet initialized"),
+    like(r"(?:\b802\b.{0,4}|[Ee]rror: |')system not yet initialized"),
     *errors_named("SystemNotReady", "SYSTEM_NOT_READY"),
     Sign(
         "NVLink SHARP (NVLS) Multicast memory",  # NCCL's src/transport/nvls.cc, which suspects these reasons

@@ -23,7 +23,7 @@ import shlex
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import missing_text, printed_text, service_text
-from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, in_last_words, said_last
+from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, in_last_words, like, said_last
 from ddp_run.judge.start_text import NO_FILE, OBJECT_MISSING
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
@@ -38,77 +38,37 @@ RULE = Rule(
 )
 _WRAPPED = "Can't load "
 """transformers prints this for any earlier failure."""
-_ANOTHER = Sign("[Errno ", r"\[Errno (?!2\])-?\d{1,4}\]")
+_ANOTHER = like(r"\[Errno (?!2\])-?\d{1,4}\]")
 _WITH_PATH = rf"(?:[^\n]*?(?:: |name = |at |file ){QUOTED_PATH})?"
 _IN_WORKER = r"(?!: Caught \w+ in )"
 _RAISED: tuple[Sign, ...] = (
-    Sign(
-        "FileNotFoundError", rf"^(?:\w+\.)*FileNotFoundError{_IN_WORKER}{_WITH_PATH}", frozenset({"FileNotFoundError"})
-    ),
-    Sign(
-        "IsADirectoryError", rf"^(?:\w+\.)*IsADirectoryError{_IN_WORKER}{_WITH_PATH}", frozenset({"IsADirectoryError"})
-    ),
-    Sign(
-        "NotADirectoryError",
-        rf"^(?:\w+\.)*NotADirectoryError{_IN_WORKER}{_WITH_PATH}",
-        frozenset({"NotADirectoryError"}),
-    ),
-    Sign(
-        "Repo id must be in the form",
-        rf"Repo id must be in the form 'repo_name' or 'namespace/repo_name': {QUOTED_PATH}",
-    ),
-    Sign("Incorrect path_or_model_id", rf"Incorrect path_or_model_id: {QUOTED_PATH}"),
-    Sign(
-        "is not a local folder and is not a valid model identifier",
-        r"(?<![^\s:])(?P<path>[^\s:]+) is not a local folder and is not a valid model identifier",
-    ),
-    Sign(
-        "does not appear to have a file named",
-        r"(?<![^\s:])(?P<path>[^\s:]+) does not appear to have a file named (?P<file>[^\s,]*[^\s,.])",
-    ),
-    Sign(
-        "does not appear to have files named",
-        r"(?<![^\s:])(?P<path>[^\s:]+) does not appear to have files named (?P<file>\(?[^)\n]*\)?)",
-    ),
-    Sign(
-        "Parent directory ",  # torch.save's (caffe2/serialize/inline_container.cc)
-        r"Parent directory (?P<path>[^\n]{1,1000}) does not exist\.",
-        frozenset({"RuntimeError"}),
-    ),
-    Sign("Entry Not Found for url", r"Entry Not Found for url: (?P<path>[^\s?]+[^\s?.])"),
+    like(rf"^(?:\w+\.)*FileNotFoundError{_IN_WORKER}{_WITH_PATH}", ("FileNotFoundError",)),
+    like(rf"^(?:\w+\.)*IsADirectoryError{_IN_WORKER}{_WITH_PATH}", ("IsADirectoryError",)),
+    like(rf"^(?:\w+\.)*NotADirectoryError{_IN_WORKER}{_WITH_PATH}", ("NotADirectoryError",)),
+    like(rf"Repo id must be in the form 'repo_name' or 'namespace/repo_name': {QUOTED_PATH}"),
+    like(rf"Incorrect path_or_model_id: {QUOTED_PATH}"),
+    like(r"(?<![^\s:])(?P<path>[^\s:]+) is not a local folder and is not a valid model identifier"),
+    like(r"(?<![^\s:])(?P<path>[^\s:]+) does not appear to have a file named (?P<file>[^\s,]*[^\s,.])"),
+    like(r"(?<![^\s:])(?P<path>[^\s:]+) does not appear to have files named (?P<file>\(?[^)\n]*\)?)"),
+    # torch.save's (caffe2/serialize/inline_container.cc)
+    like(r"Parent directory (?P<path>[^\n]{1,1000}) does not exist\.", ("RuntimeError",)),
+    like(r"Entry Not Found for url: (?P<path>[^\s?]+[^\s?.])"),
     Sign(
         "doesn't exist on the Hub or cannot be accessed",
         r"Dataset (?P<quote>['\"])(?P<path>[^'\"]{1,300})(?P=quote) doesn't exist on the Hub",
     ),
     # Libraries in Rust (tokenizers, safetensors) and C++ (torch's file adapter), and HDF5, raise custom classes.
-    Sign("No such file or directory (os error 2)", r"No such file or directory \(os error 2\)"),
-    Sign(
-        "No such file or directory Error #2",  # sentencepiece's
-        r"Not found: \"(?P<path>[^\"\n]{1,1000})\": No such file or directory Error #2",
-    ),
-    Sign(
-        ": No such file or directory",  # a shell's, about a file that a script reads or starts
-        r"^\S{1,400}: line \d{1,9}: (?P<path>(?=[^\s:/]{0,80}/)[^\s:]{1,1000}): No such file or directory$",
-    ),
-    Sign(
-        "Can't find '",  # peft's
-        r"Can't find '(?P<file>[^'\n]{1,200})' at '(?P<path>[^'\n]{1,1000})'",
-    ),
-    Sign("on fopen: No such file or directory", r"on fopen: No such file or directory, file path: (?P<path>\S+)"),
-    Sign(
-        "> in read-only mode: No such file or directory",
-        r"unable to open file <(?P<path>[^>\n]{1,1000})> in read-only mode: No such file or directory",
-    ),
-    Sign("NO_SUCHFILE", r"NO_SUCHFILE : Load model from (?P<path>\S{1,1000}) failed"),  # ONNX Runtime
-    Sign("unable to open file: name = ", r"unable to open file: name = '(?P<path>[^']+)', errno = 2, error message"),
-    Sign(
-        "non-existent directory: ",  # pandas
-        rf"Cannot save file into a non-existent directory: {QUOTED_PATH}",
-    ),
-    Sign(
-        "Can't find a valid checkpoint at ",  # transformers
-        r"Can't find a valid checkpoint at (?P<path>\S{1,1000})",
-    ),
+    like(r"No such file or directory \(os error 2\)"),
+    like(r"Not found: \"(?P<path>[^\"\n]{1,1000})\": No such file or directory Error #2"),  # sentencepiece's
+    # a shell's, about a file that a script reads or starts
+    like(r"^\S{1,400}: line \d{1,9}: (?P<path>(?=[^\s:/]{0,80}/)[^\s:]{1,1000}): No such file or directory$"),
+    like(r"Can't find '(?P<file>[^'\n]{1,200})' at '(?P<path>[^'\n]{1,1000})'"),  # peft's
+    like(r"on fopen: No such file or directory, file path: (?P<path>\S+)"),
+    like(r"unable to open file <(?P<path>[^>\n]{1,1000})> in read-only mode: No such file or directory"),
+    like(r"NO_SUCHFILE : Load model from (?P<path>\S{1,1000}) failed"),  # ONNX Runtime
+    like(r"unable to open file: name = '(?P<path>[^']+)', errno = 2, error message"),
+    like(rf"Cannot save file into a non-existent directory: {QUOTED_PATH}"),  # pandas
+    like(r"Can't find a valid checkpoint at (?P<path>\S{1,1000})"),  # transformers
     Sign("Cannot find any model weights with ", r"any model weights with `(?P<path>[^`\n]{1,1000})`"),  # vLLM
     Sign("No supported config format found in ", r"config format found in (?P<path>\S{0,1000}[^\s.])"),
     Sign("Weights not found: "),  # TEI
@@ -116,44 +76,25 @@ _RAISED: tuple[Sign, ...] = (
         "failed to open directory ", r"failed to open directory (?P<path>\S{1,1000}): No such file or directory"
     ),
     Sign("unable to find backend library for backend"),
-    Sign(
-        "ile not found: ",
-        r"\b[Ff]ile not found: (?P<path>/[^\s:]{1,1000})",
-        frozenset({"OSError", "IOError", "RuntimeError", "ValueError"}),
-    ),
+    like(r"\b[Ff]ile not found: (?P<path>/[^\s:]{1,1000})", ("OSError", "IOError", "RuntimeError", "ValueError")),
     Sign(
         "or in the Hugging Face Hub. Please check that",  # peft
         r"Can't find weights for (?P<path>\S{1,1000}) in \S{1,1000} or in the Hugging Face Hub",
     ),
-    Sign(
-        "Cannot find primary config '",  # Hydra; it prints the next two
-        r"Cannot find primary config '(?P<file>[^'\n]{1,300})'",
-    ),
-    Sign(
-        "Check that the config directory '",
-        r"Check that the config directory '(?P<path>[^'\n]{1,1000})' exists and readable",
-    ),
-    Sign("': Could not find '", r"^In '[^'\n]{1,300}': Could not find '(?P<path>[^'\n]{1,300})'"),
-    Sign(
-        "string path to an existing deepspeed config",
-        r"Expected a string path to an existing deepspeed config[^\n]{0,120}? Received: (?P<path>\S{1,400})",
-    ),
-    Sign(  # a library's message for an exception that it caught
-        "[Errno 2] No such file or directory: ",
+    like(r"Cannot find primary config '(?P<file>[^'\n]{1,300})'"),  # Hydra; it prints the next two
+    like(r"Check that the config directory '(?P<path>[^'\n]{1,1000})' exists and readable"),
+    like(r"^In '[^'\n]{1,300}': Could not find '(?P<path>[^'\n]{1,300})'"),
+    like(r"Expected a string path to an existing deepspeed config[^\n]{0,120}? Received: (?P<path>\S{1,400})"),
+    # a library's message for an exception that it caught
+    like(
         rf"\[Errno 2\] No such file or directory: {QUOTED_PATH}",
-        frozenset({"OSError", "RuntimeError", "ValueError", "CheckpointException"}),
+        ("OSError", "RuntimeError", "ValueError", "CheckpointException"),
     ),
     # transformers, spaCy, NLTK
-    Sign(_WRAPPED, r"Can't load (?:the )?[a-z ]{1,40} (?:of|for) '(?P<path>[^'\n]{1,1000})'", frozenset({"OSError"})),
-    Sign(
-        "Error no file named ",
-        r"Error no file named (?P<file>[^\n]{1,400}?),? found in directory (?P<path>\S{0,1000}[^\s.])",
-    ),
-    Sign(
-        "No valid checkpoint found in output directory (",
-        r"No valid checkpoint found in output directory \((?P<path>[^)\n]{1,1000})\)",
-    ),
-    Sign("[E050] ", r"\[E050\] Can't find model '(?P<path>[^'\n]{1,1000})'"),
+    Sign(_WRAPPED, r"Can't load (?:the )?[a-z ]{1,40} (?:of|for) '(?P<path>[^'\n]{1,1000})'", ("OSError",)),
+    like(r"Error no file named (?P<file>[^\n]{1,400}?),? found in directory (?P<path>\S{0,1000}[^\s.])"),
+    like(r"No valid checkpoint found in output directory \((?P<path>[^)\n]{1,1000})\)"),
+    like(r"\[E050\] Can't find model '(?P<path>[^'\n]{1,1000})'"),
     Sign(
         "Please use the NLTK Downloader to obtain the resource",
         r"Resource (?P<path>\S{1,200}) not found\.\s{1,80}Please use the NLTK Downloader",
@@ -163,11 +104,8 @@ _RAISED: tuple[Sign, ...] = (
 )
 _PRINTED = (
     *printed_text.errors(("No such file or directory",)),
-    Sign("ile not found: ", r"(?i:\berror\b)[^\n]{0,40} [Ff]ile not found: (?P<path>\S{1,1000})"),
-    Sign(
-        "does not exist",
-        r"(?i:\berror\b)[^\n]{0,40} (?:path|file|folder|directory) (?P<path>\S{0,80}/\S{1,1000}) does not exist",
-    ),
+    like(r"(?i:\berror\b)[^\n]{0,40} [Ff]ile not found: (?P<path>\S{1,1000})"),
+    like(r"(?i:\berror\b)[^\n]{0,40} (?:path|file|folder|directory) (?P<path>\S{0,80}/\S{1,1000}) does not exist"),
 )
 SIGNS = (*_RAISED, *OBJECT_MISSING, *NO_FILE)
 _HUB = ("Repo id must be", "Incorrect path_or", "is not a local folder", "doesn't exist on the Hub", "Can't load ")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, ended_by
+from ddp_run.judge.signs import Hit, Sign, ended_by, like
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -29,19 +29,16 @@ RULE = Rule(
     since="0.1",
     unlike="together",
 )
-_ADDRESS = Sign("Unable to find address for", r"Unable to find address for:? (?P<name>[\w.\-:@]+)")
-_INTERFACE = Sign("Unable to find interface for", r"Unable to find interface for:? (?P<name>[\w.\-:@\[\]]+)")
+_ADDRESS = like(r"Unable to find address for:? (?P<name>[\w.\-:@]+)")
+_INTERFACE = like(r"Unable to find interface for:? (?P<name>[\w.\-:@\[\]]+)")
 _NO_INTERFACE = Sign("ifa != nullptr")
 _NO_ADDRESS = Sign("rp != nullptr")
-_MESH = Sign("Gloo connectFullMesh failed", r"Gloo connectFullMesh failed(?: with (?P<said>.*))?")
-_CONNECT = Sign(
-    "gloo/transport/tcp/",
+_MESH = like(r"Gloo connectFullMesh failed(?: with (?P<said>.*))?")
+_CONNECT = like(
     r"gloo/transport/tcp/\S{1,200}\] (?P<said>(?:connect \[?|Connect timeout |timed out"
-    r" connecting: )(?P<address>\S*).*)",
+    r" connecting: )(?P<address>\S*).*)"
 )
-_NOT_CONNECTED = Sign(
-    "is NOT connected to: [", r"\[Gloo\] (?P<said>Rank \d{1,9} is NOT connected to: \[[\d, ]{1,4000}\])"
-)
+_NOT_CONNECTED = like(r"\[Gloo\] (?P<said>Rank \d{1,9} is NOT connected to: \[[\d, ]{1,4000}\])")
 SIGNS = (_ADDRESS, _INTERFACE, _NO_INTERFACE, _NO_ADDRESS, _MESH, _CONNECT, _NOT_CONNECTED)
 _LEFT = re.compile(r"Connection (?:closed|reset) by peer|Broken pipe")
 _GLOO = re.compile(r"gloo", re.IGNORECASE)

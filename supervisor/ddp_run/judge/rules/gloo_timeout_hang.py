@@ -20,7 +20,7 @@ import re
 from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Sign, ended_by
+from ddp_run.judge.signs import Sign, ended_by, like
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 from ddp_run.judge.waiting import dump_stacks, silent
 from ddp_run.record.events import Rank
@@ -36,12 +36,11 @@ RULE = Rule(
     unlike="together",
     end="waited",
 )
-_MISSING = Sign(
-    "failed to pass monitoredBarrier in ",
+_MISSING = like(
     r"(?:\[Rank (?P<who>\d+)\]: )?Ranks? (?P<missing>\d{1,9}(?:,? \d{1,9})*) failed to pass"
-    r" monitoredBarrier in (?P<ms>\d{1,20})",
+    r" monitoredBarrier in (?P<ms>\d{1,20})"
 )
-_BARRIER = Sign("timed out in monitoredBarrier after ", r"timed out in monitoredBarrier after (?P<ms>\d{1,20})")
+_BARRIER = like(r"timed out in monitoredBarrier after (?P<ms>\d{1,20})")
 _TRANSFER = Sign(
     "Timed out waiting ", r"Timed out waiting (?P<ms>\d{1,20})ms for (?P<what>recv|send) operation to complete"
 )

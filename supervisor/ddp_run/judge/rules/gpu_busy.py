@@ -18,7 +18,7 @@ this. TPU: `The TPU is already in use by process with pid …`; Gaudi: `Device a
 from __future__ import annotations
 
 from ddp_run.judge.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu, errors_named
-from ddp_run.judge.signs import Sign, matcher, meaning
+from ddp_run.judge.signs import Sign, like, matcher, meaning
 from ddp_run.judge.verdict import Area, Layer, Retry, Rule
 
 RULE = Rule(
@@ -34,15 +34,12 @@ _USELESS = "{who} could not use its GPU: "
 SIGNS = meaning(
     *meaning(
         Sign("The memory capacity is unbalanced. Some GPUs may be occupied by other processes"),  # SGLang
-        Sign(
-            "Error in memory profiling. Initial free memory",  # vLLM
-            r"Error in memory profiling\. Initial free memory[^\n]{0,120} other processes",
-        ),
+        like(r"Error in memory profiling\. Initial free memory[^\n]{0,120} other processes"),  # vLLM
         Sign("EL0005: The resources are busy"),  # Ascend
         cause=f"{_USELESS}another process seems to use its memory{{where}}",  # a server's guess
         likely=True,
     ),
-    Sign("busy or unavailable", r"CUDA-capable device\(?s\)? (?:is/)?are busy or unavailable"),
+    like(r"CUDA-capable device\(?s\)? (?:is/)?are busy or unavailable"),
     Sign("exclusive-thread device already in use"),
     *errors_named("DevicesUnavailable|DeviceAlreadyInUse", "DEVICE_UNAVAILABLE"),
     *meaning(  # accelerators of other vendors than NVIDIA
@@ -50,7 +47,7 @@ SIGNS = meaning(
         Sign("libtpu multi-process lockfile"),
         Sign("TPU initialization failed: open(", r"initialization failed: open\([^)\n]{1,99}\): Device or resource"),
         Sign("Failed to initialize the HCCP process"),  # Ascend's EJ0001: the last job's process is still there
-        Sign("Device acquire failed", r"(?<!\[Device not found\] )Device acquire failed", likely=True),  # Intel Gaudi
+        like(r"(?<!\[Device not found\] )Device acquire failed", likely=True),  # Intel Gaudi
         cause=f"{_USELESS}another process has it{{where}}",
         advice=("ps -eo pid,user,etime,args | grep '[p]ython'   # a process of an earlier run may still have it",),
     ),

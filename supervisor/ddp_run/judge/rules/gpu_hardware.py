@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, is_of_a_gpu, vendor
-from ddp_run.judge.signs import Hit, Sign, every, quotes
+from ddp_run.judge.signs import Hit, Sign, every, like, quotes
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -62,15 +62,13 @@ _FORM = (
     r"NVRM: Xid \(PCI:(?P<pci>[0-9A-Fa-f:.]+)\): (?P<number>\d{1,9})\b"
     r"(?:, pid='?(?P<pid>\d+))?(?:[^\n]{0,200}?name=(?P<name>[\w.\-/]+))?"
 )
-XID = Sign("NVRM: Xid", _FORM)
+XID = like(_FORM)
 _BUS = Sign("has fallen off the bus")
 _LIKELY = (
-    Sign(
-        "HW Exception by GPU node", r"HW Exception by GPU node-(?P<gpu>\d{1,9})[^\n]{0,200}?reason ?: ?(?P<why>[\w ]+)"
-    ),
-    Sign("RESULT_ERROR_DEVICE_LOST", r"(?:UR|ZE)_RESULT_ERROR_DEVICE_LOST"),
+    like(r"HW Exception by GPU node-(?P<gpu>\d{1,9})[^\n]{0,200}?reason ?: ?(?P<why>[\w ]+)"),
+    like(r"(?:UR|ZE)_RESULT_ERROR_DEVICE_LOST"),
     Sign("PI_ERROR_DEVICE_LOST"),
-    Sign("Unable to determine the device handle for", r"Unable to determine the device handle for [Gg]PU\S* ?\S*"),
+    like(r"Unable to determine the device handle for [Gg]PU\S* ?\S*"),
     Sign("Invalid access of peer GPU memory over nvlink or a hardware error"),
 )
 _SAID = (
@@ -81,14 +79,14 @@ _SAID = (
         "ECCUncorrectable|ECCNotCorrectable|NvlinkUncorrectable|HardwareStackError|Contained",
         "ECC_UNCORRECTABLE|NVLINK_UNCORRECTABLE|HARDWARE_STACK_ERROR|CONTAINED",
     ),
-    Sign("GPU is lost", r"GPU is lost\.? "),
+    like(r"GPU is lost\.? "),
     Sign("NVMLError_GpuIsLost"),
     Sign("HBM MULTI BIT ECC ERROR"),  # Ascend's, and below
-    Sign("UCE ERROR", r"RuntimeError: UCE ERROR\b"),
+    like(r"RuntimeError: UCE ERROR\b"),
     Sign("HCCS LINK ERROR"),
-    Sign("[Device reset]", r"synStatus ?=? ?\d{1,3} \[Device reset\]"),  # Gaudi's
-    Sign("SLICE_FAILURE_", r"SLICE_FAILURE_(?:CHIP_DRIVER_ERROR|HW\w{0,40}|\w{0,40}HARDWARE\w{0,40})"),  # TPU
-    Sign("Slice health check failed", r"UNAVAILABLE: Slice health check failed"),  # TPU
+    like(r"synStatus ?=? ?\d{1,3} \[Device reset\]"),  # Gaudi's
+    like(r"SLICE_FAILURE_(?:CHIP_DRIVER_ERROR|HW\w{0,40}|\w{0,40}HARDWARE\w{0,40})"),  # TPU
+    like(r"UNAVAILABLE: Slice health check failed"),  # TPU
     _BUS,
     *_LIKELY,
 )

@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words
+from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words, like
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -35,28 +35,19 @@ RULE = Rule(
     since="0.1",
     unlike="together",
 )
-_DUMPED = Sign('"MainThread"', r'^\s{0,8}Thread \S{1,20} \((?P<how>idle|active)\): "MainThread"')
+_DUMPED = like(r'^\s{0,8}Thread \S{1,20} \((?P<how>idle|active)\): "MainThread"')
 """py-spy's dump: nobody takes one of a job that makes progress. Waiting GPU calls keep the CPU busy."""
-_TOOK_TOO_LONG = Sign("Timeout (", r"^Timeout \(\d{1,4}:\d\d:\d\d(?:\.\d{1,6})?\)!")
+_TOOK_TOO_LONG = like(r"^Timeout \(\d{1,4}:\d\d:\d\d(?:\.\d{1,6})?\)!")
 """From faulthandler.dump_traceback_later (CPython, Modules/faulthandler.c)."""
 _GAVE_UP = (
-    Sign("RPC call to ", r"(?P<what>RPC call to \w{1,80} timed out)", frozenset({"TimeoutError"})),  # vLLM
-    Sign(
-        "Barrier timed out. Id: ",  # XLA's, for a barrier in the program: not for the one at the start
-        r"(?P<what>Barrier timed out\. Id: (?!PjRT_Client_Connect)\S{1,200})",
-        frozenset({"XlaRuntimeError", "JaxRuntimeError"}),
-    ),
-    Sign(
-        "this may indicate that the execution is hanging",  # Ray's compiled graphs
-        r"(?P<what>this may indicate that the execution is hanging)",
-        frozenset({"RayChannelTimeoutError"}),
-    ),
+    like(r"(?P<what>RPC call to \w{1,80} timed out)", ("TimeoutError",)),  # vLLM
+    # XLA's, for a barrier in the program: not for the one at the start
+    like(r"(?P<what>Barrier timed out\. Id: (?!PjRT_Client_Connect)\S{1,200})", ("XlaRuntimeError", "JaxRuntimeError")),
+    # Ray's compiled graphs
+    like(r"(?P<what>this may indicate that the execution is hanging)", ("RayChannelTimeoutError",)),
 )
 _WATCHDOGS = (
-    Sign(
-        "atchdog timeout (self.watchdog_timeout=",  # SGLang
-        r"(?P<what>[Ww]atchdog timeout \(self\.watchdog_timeout=[\d.]{1,12}+(?!, self\.soft=True))",
-    ),
+    like(r"(?P<what>[Ww]atchdog timeout \(self\.watchdog_timeout=[\d.]{1,12}+(?!, self\.soft=True))"),  # SGLang
     Sign(
         "exceeded. Exiting to ensure a consistent program state",  # XLA's collectives
         r"(?P<what>Termination timeout for [^\n]{1,300} seconds exceeded)",

@@ -20,7 +20,7 @@ import signal
 
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge import oom_text
-from ddp_run.judge.signs import Hit, Sign, ended_by, in_whole_log
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_whole_log, like
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 from ddp_run.values.words import size_in_words
 
@@ -43,25 +43,23 @@ _REFUSED = (
         _BYTES,
         r"DefaultCPUAllocator: (?:can't allocate|not enough) memory(?:: you tried to allocate (?P<bytes>\d{1,20}))?",
     ),
-    Sign("Unable to allocate ", r"Unable to allocate (?P<size>[\d.]+ [KMGTPE]iB) for an array"),
+    like(r"Unable to allocate (?P<size>[\d.]+ [KMGTPE]iB) for an array"),
     Sign("malloc of size ", r"(?:re|m)alloc of size (?P<bytes>\d{1,20}) failed"),
-    Sign("memory allocation of ", r"memory allocation of (?P<bytes>\d{1,20}) bytes failed"),
+    like(r"memory allocation of (?P<bytes>\d{1,20}) bytes failed"),
     Sign("C error: out of memory"),  # pandas
-    Sign("OOM when allocating tensor", r"OOM when allocating tensor[^\n]{0,400}/device:CPU:"),  # TensorFlow
+    like(r"OOM when allocating tensor[^\n]{0,400}/device:CPU:"),  # TensorFlow
     Sign("std::bad_alloc"),
     Sign("due to the node running low on memory"),  # Ray's memory monitor
-    Sign("killed by YARN for exceeding", r"killed by YARN for exceeding [a-z ]{0,20}memory limits"),
-    Sign("(state: OUT_OF_MEMORY)", types=frozenset({"UncompletedJobError"})),  # submitit's
-    Sign("Please use an instance type with more memory", types=frozenset({"UnexpectedStatusException"})),  # SageMaker's
-    Sign("Cannot allocate memory", r"(?<!error )Cannot allocate memory"),
-    Sign("Not enough host memory available", types=frozenset({"ValueError", "RuntimeError"})),  # SGLang
-    Sign("The local object store is full of objects", types=frozenset({"ObjectStoreFullError"})),  # Ray
-    Sign("MemoryError", r"MemoryError\b", _MEMORY_ERRORS),
+    like(r"killed by YARN for exceeding [a-z ]{0,20}memory limits"),
+    Sign("(state: OUT_OF_MEMORY)", types=("UncompletedJobError",)),  # submitit's
+    Sign("Please use an instance type with more memory", types=("UnexpectedStatusException",)),  # SageMaker's
+    like(r"(?<!error )Cannot allocate memory"),
+    Sign("Not enough host memory available", types=("ValueError", "RuntimeError")),  # SGLang
+    Sign("The local object store is full of objects", types=("ObjectStoreFullError",)),  # Ray
+    like(r"MemoryError\b", _MEMORY_ERRORS),
 )
-_TASK = Sign(": Out Of Memory", r"srun: error: \S+ tasks? (?P<tasks>[\d,\-]+): Out Of Memory")
-_WORKER = Sign(
-    "is killed by signal: Killed", r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed"
-)
+_TASK = like(r"srun: error: \S+ tasks? (?P<tasks>[\d,\-]+): Out Of Memory")
+_WORKER = like(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed")
 SIGNS: tuple[Sign, ...] = (*_REFUSED, _WORKER, *oom_text.SIGNS, _TASK)
 _OF_PROGRAM = re.compile(r"\n\s{1,40}raise MemoryError\b[^\n]{0,400}\n(?:[\s^~]{1,400}\n)?MemoryError\b[^\n]*\s*$")
 """Python raises its own without a statement."""

@@ -26,7 +26,7 @@ from ddp_run.evidence.exception_chain import tells_of_a_program
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge import service_text
-from ddp_run.judge.signs import URL, Hit, Sign, in_exception, in_last_words, said_last
+from ddp_run.judge.signs import URL, Hit, Sign, in_exception, in_last_words, like, said_last
 from ddp_run.judge.start_text import UNREACHABLE
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
@@ -47,57 +47,51 @@ _OFFLINE_MODE = "offline mode is enabled"
 _CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
 _RESET = frozenset({"ConnectionError", "ProtocolError", "ChunkedEncodingError", "IncompleteRead", "RemoteDisconnected"})
 _HTTPX = frozenset({"ConnectError", "ConnectTimeout", "ReadTimeout", "WriteTimeout", "PoolTimeout"})
-_GIT = Sign("fatal: unable to access '", rf"fatal: unable to access '{URL}': (?P<why>[^\n]{{0,120}})")
+_GIT = like(rf"fatal: unable to access '{URL}': (?P<why>[^\n]{{0,120}})")
 _SAID: tuple[Sign, ...] = (
     _GIT,
     Sign(_CERTIFICATE, rf"host='(?P<host>[\w.\-]+)'[^\n]{{0,1000}}{_CERTIFICATE}|{_CERTIFICATE}[^\n]{{0,120}}"),
     # requests and urllib3
-    Sign(
-        "Max retries exceeded with url",
-        r"(?:host='(?P<host>[\w.\-]+)', port=(?P<port>\d+)[^\n]{0,40}?)?Max retries exceeded with url",
-    ),
+    like(r"(?:host='(?P<host>[\w.\-]+)', port=(?P<port>\d+)[^\n]{0,40}?)?Max retries exceeded with url"),
     Sign("Read timed out.", r"ConnectionPool\(host='(?P<host>[\w.\-]+)', port=(?P<port>\d+)\): Read timed out\."),
-    Sign("Connection aborted.", r"\('Connection aborted\.', (?P<why>[^\n]{0,100})", _RESET),
-    Sign("Connection broken: ", r"Connection broken: (?P<why>[^\n]{0,100})", _RESET),
+    like(r"\('Connection aborted\.', (?P<why>[^\n]{0,100})", _RESET),
+    like(r"Connection broken: (?P<why>[^\n]{0,100})", _RESET),
     Sign("Remote end closed connection without response"),
     # urllib
-    Sign(
-        "<urlopen error ",
+    like(
         r"<urlopen error (?P<why>(?:\[Errno (?!2\]|20\]|21\]|13\])-?\d+\]|timed out"
-        r"|\[SSL|_ssl|EOF|Remote|retrieval)[^>]{0,300})>",
+        r"|\[SSL|_ssl|EOF|Remote|retrieval)[^>]{0,300})>"
     ),
-    Sign("HTTP Error ", rf"HTTP Error (?:{_STATUS}|403: rate limit exceeded)[^\n]{{0,80}}"),
+    like(rf"HTTP Error (?:{_STATUS}|403: rate limit exceeded)[^\n]{{0,80}}"),
     Sign("retrieval incomplete: got only"),
     # the words of requests and httpx for a status
     *(
         Sign(f"{status} Server Error", rf"(?P<status>{status}) Server Error[^\n]*?(?:url: {URL}|$)")
         for status in (500, 502, 503, 504)
     ),
-    Sign("429 Client Error", rf"(?P<status>429) Client Error[^\n]*?(?:url: {URL}|$)"),
-    Sign(  # GitHub's
-        "403 Client Error: rate limit", rf"(?P<status>403) Client Error: rate limit exceeded[^\n]*?(?:url: {URL}|$)"
-    ),
-    Sign("Server error '5", rf"Server error '(?P<status>5\d\d)[^']*' for url '{URL}"),
-    Sign("Client error '429", rf"Client error '(?P<status>429)[^']*' for url '{URL}"),
+    like(rf"(?P<status>429) Client Error[^\n]*?(?:url: {URL}|$)"),
+    like(rf"(?P<status>403) Client Error: rate limit exceeded[^\n]*?(?:url: {URL}|$)"),  # GitHub's
+    like(rf"Server error '(?P<status>5\d\d)[^']*' for url '{URL}"),
+    like(rf"Client error '(?P<status>429)[^']*' for url '{URL}"),
     # reqwest, in programs written in Rust
-    Sign("error sending request for url (", rf"error sending request for url \({URL}"),
+    like(rf"error sending request for url \({URL}"),
     # httpx, aiohttp
     *(Sign(name, rf"{name}(?:: (?P<why>[^\n]{{0,100}}))?", frozenset({name})) for name in sorted(_HTTPX)),
-    Sign("Cannot connect to host ", r"Cannot connect to host (?P<host>[\w.\-]+):(?P<port>\d+) ssl"),
-    Sign("ServerDisconnectedError", types=frozenset({"ServerDisconnectedError"})),
+    like(r"Cannot connect to host (?P<host>[\w.\-]+):(?P<port>\d+) ssl"),
+    Sign("ServerDisconnectedError", types=("ServerDisconnectedError",)),
     # Hugging Face
-    Sign("We couldn't connect to '", rf"We couldn't connect to '{URL}"),
-    Sign("LocalEntryNotFoundError", types=frozenset({"LocalEntryNotFoundError"})),
+    like(rf"We couldn't connect to '{URL}"),
+    Sign("LocalEntryNotFoundError", types=("LocalEntryNotFoundError",)),
     Sign("An error happened while trying to locate the file on the Hub"),
     Sign(_OFFLINE),
     Sign(_OFFLINE_MODE, rf"Cannot (?:reach|access) {URL}[^\n]{{0,300}}{_OFFLINE_MODE}|{_OFFLINE_MODE}"),
-    Sign("Couldn't reach ", r"Couldn't reach (?P<what>'[^'\n]+' on the Hub|https?://[^\s?]+)[^\n]{0,80}"),
+    like(r"Couldn't reach (?P<what>'[^'\n]+' on the Hub|https?://[^\s?]+)[^\n]{0,80}"),
     Sign("CAS service error"),
     Sign("An error occurred while downloading using `hf_transfer`"),
     # object stores and trackers
-    Sign("Could not connect to the endpoint URL", rf"Could not connect to the endpoint URL: \"{URL}"),
-    Sign("timeout on endpoint URL", rf"(?:Connect|Read) timeout on endpoint URL: \"?{URL}"),
-    Sign("Run initialization has timed out after", r"Run initialization has timed out after [\d.]+ sec"),
+    like(rf"Could not connect to the endpoint URL: \"{URL}"),
+    like(rf"(?:Connect|Read) timeout on endpoint URL: \"?{URL}"),
+    like(r"Run initialization has timed out after [\d.]+ sec"),
     Sign("CondaHTTPError: HTTP 000"),
     *service_text.NO_ANSWER,
 )

@@ -24,7 +24,7 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, vendor
-from ddp_run.judge.signs import Sign, anywhere, first_of, meaning, quotes
+from ddp_run.judge.signs import Sign, anywhere, first_of, like, meaning, quotes
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -48,21 +48,17 @@ SIGNS = meaning(
         "ILLEGAL_ADDRESS|MISALIGNED_ADDRESS|LAUNCH_FAILED|ILLEGAL_INSTRUCTION|INVALID_PC|INVALID_ADDRESS_SPACE",
     ),
     Sign("results in UNKNOWN_CUDA_ERROR", r"\[7(?:00|1[5-9])\] Call to cu\w{1,40} results in UNKNOWN_CUDA"),
-    Sign("HSA_STATUS_ERROR_", r"HSA_STATUS_ERROR_(?:MEMORY_APERTURE_VIOLATION|MEMORY_FAULT|ILLEGAL_INSTRUCTION)\b"),
+    like(r"HSA_STATUS_ERROR_(?:MEMORY_APERTURE_VIOLATION|MEMORY_FAULT|ILLEGAL_INSTRUCTION)\b"),
     Sign("address of the MTE instruction is out of range"),  # Ascend's
-    Sign(
-        "Memory access fault by GPU node",  # ROCm
+    # ROCm
+    like(
         r"Memory access fault by GPU node-(?P<gpu>\d+).{0,200} on address (?P<address>0x[0-9a-fA-F]+|\(nil\))",
         cause="memory access fault on GPU node {gpu} at address {address}",
     ),
-    Sign(
-        "Segmentation fault from GPU at",  # Intel
-        r"Segmentation fault from GPU at (?P<address>0x[0-9a-f]+)",
-        cause="page fault at address {address}",
-    ),
+    like(r"Segmentation fault from GPU at (?P<address>0x[0-9a-f]+)", cause="page fault at address {address}"),  # Intel
     cause="{match}",
 )
-_PAGE_FAULT = (Sign("NVRM: Xid", r"NVRM: Xid \([^)]{0,60}\): (?:13|31), [^\n]*"),)
+_PAGE_FAULT = (like(r"NVRM: Xid \([^)]{0,60}\): (?:13|31), [^\n]*"),)
 _ADVICE = {
     "HIP": (
         "export AMD_SERIALIZE_KERNEL=3 HIP_LAUNCH_BLOCKING=1   # then the traceback shows the launch itself",

@@ -17,7 +17,7 @@ import re
 from ddp_run.evidence.exception_chain import raised_from
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.package_text import missing_package
-from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words, said_last
+from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words, like, said_last
 from ddp_run.judge.start_text import NO_LIBRARY
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
@@ -34,15 +34,14 @@ RULE = Rule(
 FRAMES = re.compile(r"<frozen importlib\._bootstrap>|/importlib/__init__\.py import_module")
 _LIBRARY = frozenset({"OSError", "RuntimeError", "NotFoundError"})
 _OF_LIBRARIES = frozenset({"RuntimeError", "ValueError"})
-_NOT_LOADED = Sign(
-    "'NoneType' object has no attribute 'c",
+_NOT_LOADED = like(
     r"'NoneType' object has no attribute"
     r" 'c(?:(?:de)?quantize_|get_(?:col|managed|context)|adam|i?gemm|lion|percentile)\w*'",
-    frozenset({"AttributeError"}),
+    ("AttributeError",),
 )
 """bitsandbytes went on without its library, which defines these names."""
 _MISSING = (
-    Sign(" kernels not found. Please follow ", types=frozenset({"AssertionError"})),  # vLLM, like the next
+    Sign(" kernels not found. Please follow ", types=("AssertionError",)),  # vLLM, like the next
     Sign("RuntimeError: NIXL is not available", types=_OF_LIBRARIES),
     Sign("cannot load MPI library", types=_OF_LIBRARIES),  # mpi4py
 )
@@ -56,21 +55,21 @@ _TRITONS = (
 )
 """Triton's server cannot load a model's backend, in a line of its log."""
 _RAISED: tuple[Sign, ...] = (
-    Sign("ModuleNotFoundError", types=frozenset({"ModuleNotFoundError"})),
-    Sign("PackageNotFoundError", types=frozenset({"PackageNotFoundError"})),
-    Sign("ImportError", types=frozenset({"ImportError"})),
+    Sign("ModuleNotFoundError", types=("ModuleNotFoundError",)),
+    Sign("PackageNotFoundError", types=("PackageNotFoundError",)),
+    Sign("ImportError", types=("ImportError",)),
     *(
         Sign(words, rf"(?<!\S)(?P<library>\S{{1,400}}\.so[\w.]{{0,40}}): {words}")
         for words in ("cannot open shared object file", "undefined symbol")
     ),
-    Sign("is not found or cannot be loaded", r"\S{1,200}\.so\S{0,20} is not found or cannot be loaded"),
-    Sign("Missing dependency: ", r"Missing dependency: \S{1,100}\.so", _LIBRARY),  # bitsandbytes
+    like(r"\S{1,200}\.so\S{0,20} is not found or cannot be loaded"),
+    like(r"Missing dependency: \S{1,100}\.so", _LIBRARY),  # bitsandbytes
     _NOT_LOADED,
     # libraries' messages for failed imports, in exceptions of other classes
     Sign(
         "Failed to import ", r"Failed to import \S{1,200} because of the following error(?![^\n]*\n\[Errno )", _LIBRARY
     ),
-    Sign("import error message: ", r"import error message: {1,2}No module named '", _LIBRARY),  # apex
+    like(r"import error message: {1,2}No module named '", _LIBRARY),  # apex
     Sign("to be installed. Run `pip install ", types=_OF_LIBRARIES),
     Sign("library installed in your environment", types=_OF_LIBRARIES),
     Sign("failed to import on the worker", types=_OF_LIBRARIES),

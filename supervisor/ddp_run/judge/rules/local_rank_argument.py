@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import LAST_WORDS
-from ddp_run.judge.signs import Sign, anywhere, in_exception, meaning
+from ddp_run.judge.signs import anywhere, in_exception, like, meaning
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -32,19 +32,17 @@ RULE = Rule(
 _OPTION = r"(?P<option>--local[-_]rank)\b"
 _PRINTED = (
     *meaning(
-        Sign("unrecognized arguments: ", rf"unrecognized arguments: [^\n]{{0,400}}?{_OPTION}"),
-        Sign("No such option: ", rf"No such option: {_OPTION}"),
+        like(rf"unrecognized arguments: [^\n]{{0,400}}?{_OPTION}"),
+        like(rf"No such option: {_OPTION}"),
         cause="does not accept {option}, which its launcher passed",
     ),
-    Sign(
-        "the following arguments are required: ",
+    like(
         rf"the following arguments are required: [^\n]{{0,400}}?{_OPTION}",
         cause="requires {option}, which ddp-run and torchrun do not pass",
     ),
 )
 _RAISED = (
-    Sign(
-        "are not used by the HfArgumentParser",
+    like(
         rf"are not used by the HfArgumentParser: [^\n]{{0,400}}?{_OPTION}",
         cause="does not accept {option}, which its launcher passed",
     ),

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu
-from ddp_run.judge.signs import Sign, anywhere, first_of, meaning, quotes
+from ddp_run.judge.signs import Sign, anywhere, first_of, like, meaning, quotes
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -33,10 +33,7 @@ RULE = Rule(
     since="0.1",
 )
 _CALL = meaning(
-    Sign(
-        "failed with error Cannot allocate memory",
-        r"Call to (?P<call>ibv_(?:reg|create)_\w+) failed with error Cannot allocate memory",
-    ),
+    like(r"Call to (?P<call>ibv_(?:reg|create)_\w+) failed with error Cannot allocate memory"),
     advice=(
         "grep 'Max locked memory' /proc/self/limits   # inside the job: must be unlimited",
         "docker run --ulimit memlock=-1:-1 …"
@@ -45,11 +42,8 @@ _CALL = meaning(
     ),
 )
 _LIMIT = (
-    Sign("RLIMIT_MEMLOCK is", r"RLIMIT_MEMLOCK is (?P<limit>\d+ bytes)"),
-    Sign(
-        "Please set max locked memory",
-        r"Please set max locked memory \(ulimit -l\)[^\n]{0,200}current: (?P<limit>[\w ]+)",
-    ),
+    like(r"RLIMIT_MEMLOCK is (?P<limit>\d+ bytes)"),
+    like(r"Please set max locked memory \(ulimit -l\)[^\n]{0,200}current: (?P<limit>[\w ]+)"),
     Sign("trying to allocate some locked memory"),
 )
 SIGNS = (*_CALL, *_LIMIT)

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import LEAVING
-from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words
+from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words, like
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -40,17 +40,15 @@ _STOPPING = tuple(
     for words in ("stopping training", "topping the training", "borting training", "xiting training")
 )
 _DISTRIBUTION = r"to satisfy the constraint [\s\S]{0,200}?found invalid values:[\s\S]{0,1500}?\b(?:nan|inf)\b"
-_SAMPLING = Sign(
-    "probability tensor contains either", r"probability tensor contains either `?inf`?, `?nan`? or element < 0"
-)
+_SAMPLING = like(r"probability tensor contains either `?inf`?, `?nan`? or element < 0")
 """Not certain: a sampler's negative weights give it as well."""
 SIGNS: tuple[Sign, ...] = (
     _SAMPLING,
-    Sign("The total norm of order ", r"The total norm of order \S+ for gradients[^\n]{0,40} is non-finite"),
-    Sign("returned nan values in its", r"Function '(?P<function>\w+)' returned nan values in its \d+th output"),
+    like(r"The total norm of order \S+ for gradients[^\n]{0,40} is non-finite"),
+    like(r"Function '(?P<function>\w+)' returned nan values in its \d+th output"),
     Sign("Current loss scale already at minimum"),
     Sign("Minimum loss scale reached"),
-    Sign("to satisfy the constraint", _DISTRIBUTION),
+    like(_DISTRIBUTION),
     Sign("Detected nan and/or inf values"),
     Sign("The loss returned in `training_step` is"),
     Sign("found NaN in local"),
@@ -111,11 +109,7 @@ SIGNS: tuple[Sign, ...] = (
             ),
         )
     ),
-    Sign(
-        "FloatingPointError",
-        r"FloatingPointError(?!: underflow)",  # an underflow is finite
-        frozenset({"FloatingPointError"}),
-    ),
+    like(r"FloatingPointError(?!: underflow)", ("FloatingPointError",)),  # an underflow is finite
     *_STOPPING,
 )
 _FINITE = r"(?:nans?|infs?|infinit[ey]|infinity|non-?finite)"
@@ -131,7 +125,7 @@ _GENERAL = (
         r"|\bNan in summary histogram\b"
         rf"|(?i:\b{_FINITE} (?:(?:or|and) {_FINITE} )?(?:persisted|loss|gradients?|grad(?:ient)? norm|tensor found"
         rf"|detected)\b)",
-        frozenset({"RuntimeError", "ValueError", "AssertionError", "Exception", "InvalidArgumentError"}),
+        ("RuntimeError", "ValueError", "AssertionError", "Exception", "InvalidArgumentError"),
     ),
 )
 """Exception messages about values that only training has."""

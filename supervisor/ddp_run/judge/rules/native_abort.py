@@ -20,7 +20,7 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.advice import by_core, by_phase
-from ddp_run.judge.signs import Hit, Sign, anywhere
+from ddp_run.judge.signs import Hit, Sign, anywhere, like
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -45,10 +45,10 @@ _LAST_WORDS = (
             *("corrupted size", "corrupted double-linked", "Fatal Python error: "),
         )
     ),
-    Sign("Assertion `", r"^(?P<what>(?>.*?Assertion `).*failed.*)"),
-    Sign("Assertion failed", r"^(?P<what>.*Assertion failed.*)"),
-    Sign("*** SIGABRT received at ", r"\*\*\* (?P<what>SIGABRT received) at time="),  # absl's handler
-    Sign("detected ***: terminated", r"(?P<what>\*\*\* .{1,80} detected \*\*\*: terminated)"),
+    like(r"^(?P<what>(?>.*?Assertion `).*failed.*)"),
+    like(r"^(?P<what>.*Assertion failed.*)"),
+    like(r"\*\*\* (?P<what>SIGABRT received) at time="),  # absl's handler
+    like(r"(?P<what>\*\*\* .{1,80} detected \*\*\*: terminated)"),
 )
 SIGNS: tuple[Sign, ...] = (*_WHAT, *_LAST_WORDS)
 

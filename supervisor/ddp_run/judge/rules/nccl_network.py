@@ -22,7 +22,7 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.nccl_text import ERRORS, REASONS, NcclError, error_of
-from ddp_run.judge.signs import Sign, in_exception, in_last_words
+from ddp_run.judge.signs import Sign, in_exception, in_last_words, like
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -37,32 +37,26 @@ RULE = Rule(
     unlike="together",
     backend="init",
 )
-_COMPLETION = Sign(
-    "Got completion from peer ",
-    r"NET/IB ?: Got completion from peer (?P<peer>\S{1,80}) with (?:error|status)[ =](?P<status>[1-9]\d{0,4})",
+_COMPLETION = like(
+    r"NET/IB ?: Got completion from peer (?P<peer>\S{1,80}) with (?:error|status)[ =](?P<status>[1-9]\d{0,4})"
 )
 """Source: NCCL's src/transport/net_ib.cc; older versions print `error 12`, newer ones `status=12`."""
-_PROXY = Sign(
-    "Failed to execute operation Connect from rank ",
-    r"NCCL WARN \[Proxy Service \d{1,9}\] (?P<said>Failed to execute operation Connect from rank \d{1,9})",
-)
+_PROXY = like(r"NCCL WARN \[Proxy Service \d{1,9}\] (?P<said>Failed to execute operation Connect from rank \d{1,9})")
 """Source: NCCL's src/proxy.cc: the thread that connects to other hosts failed."""
-_TRIED = Sign(
-    "socketPollConnect: connect ",
+_TRIED = like(
     r"socketPollConnect: connect (?:to \S{1,80} )?returned (?P<said>[^,\n]{1,80}), retrying "
-    r"\((?P<times>\d{1,9}/\d{1,9})\)",
+    r"\((?P<times>\d{1,9}/\d{1,9})\)"
 )
 """Source: NCCL's src/misc/socket.cc: another rank's host refuses a connection, again and again."""
-_UCX = Sign(
-    "UCX  ERROR ",
+_UCX = like(
     r"UCX  ERROR +(?P<said>Transport retry count exceeded on \S{1,80}|Remote endpoint is unreachable"
-    r"|no [\w ]{1,40} transport to [^\n]{1,300}Destination is unreachable)",
+    r"|no [\w ]{1,40} transport to [^\n]{1,300}Destination is unreachable)"
 )
 """UCX messages; MPI and NCCL's UCX plugin use it."""
 _CCL = Sign(
     "host IP",
     r"oneCCL: [^\n]{1,300}?(?P<said>can ?not get host IP|can't find interface \S{1,80} to get host IP)",
-    frozenset({"RuntimeError"}),
+    ("RuntimeError",),
 )
 """Intel's collective library found no address of this host."""
 SIGNS = (*ERRORS, *REASONS, _COMPLETION, _PROXY, _TRIED, _UCX, _CCL)

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import LAST_WORDS
-from ddp_run.judge.signs import Hit, Sign, ended_by, in_last_words
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_last_words, like
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 from ddp_run.judge.waiting import dump_stacks, silent
 from ddp_run.record.events import Rank
@@ -48,35 +48,28 @@ _WORK = (
     r"(?:, [^)]{0,200}?NumelIn=(?P<numel>\d+))?[^)]{0,300}?(?:Timeout\(ms\)=(?P<limit>\d{1,20}))?\)"
     r"(?: ran for (?P<ran>\d{1,20}) milliseconds)?|\s*$)"
 )
-_CAUGHT = Sign("aught collective operation timeout:", _WORK)
+_CAUGHT = like(_WORK)
 _AT_WORK = Sign(
     "Timeout at NCCL work: ", r"Timeout at NCCL work: (?P<seq>\d+), last enqueued NCCL work: (?P<enqueued>\d+)"
 )
-_IN_CALL = Sign("NCCL timeout in: ", r"NCCL timeout in: (?P<where>\S+:\d+)")
+_IN_CALL = like(r"NCCL timeout in: (?P<where>\S+:\d+)")
 _HCCL = (
     Sign("EI0002: ", r"EI0002: [^\n]{0,160}\btimes out"),
     Sign("EI0006: ", r"EI0006: [^\n]{0,160}\btimes out"),
     Sign("hccl ", r"\bhccl \w{1,20} task timeout"),
 )
 """Ascend's collective library, by CANN's error codes."""
-_STUCK = Sign("'s watchdog got stuck for ", r"ProcessGroup\w{1,40}'s watchdog got stuck for (?P<seconds>\d+) seconds")
+_STUCK = like(r"ProcessGroup\w{1,40}'s watchdog got stuck for (?P<seconds>\d+) seconds")
 _MONITOR = Sign("Heartbeat monitor timed out! Process will be terminated", None)
 _ENDED = Sign("due to ProcessGroupNCCL watchdog hang")
-_SIGNAL = Sign(
-    "eceived a dump signal ",
-    r"[Rr]eceived a dump signal [^.]{0,200}?from\s{1,20}(?:this local rank|rank (?P<rank>\d+))",
-)
+_SIGNAL = like(r"[Rr]eceived a dump signal [^.]{0,200}?from\s{1,20}(?:this local rank|rank (?P<rank>\d+))")
 _DONE = Sign("Some NCCL operations have failed or timed out")
 _TIMED_OUT = (_CAUGHT, _AT_WORK, _IN_CALL, *_HCCL)
 _REPORTS = (
-    Sign(
-        "are the lagging ranks that caused this timeout",
-        r"ranks \[(?P<ranks>\d{1,9}(?:, ?\d{1,9}){0,9999})\] are the lagging ranks that caused this timeout",
-    ),
-    Sign(
-        ", but didn't join collective #",
+    like(r"ranks \[(?P<ranks>\d{1,9}(?:, ?\d{1,9}){0,9999})\] are the lagging ranks that caused this timeout"),
+    like(
         r"\[(?P<ranks>\d{1,9}(?:, ?\d{1,9}){0,9999})\] finished collective #(?P<done>\d+), but"
-        r" didn't join collective #(?P<next>\d+)",
+        r" didn't join collective #(?P<next>\d+)"
     ),
 )
 _PROGRESS = Sign(
@@ -87,11 +80,8 @@ _PROGRESS = Sign(
     r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,20})\b",
 )
 _RAS = (
-    Sign(
-        " launched up to operation ",
-        r"(?:Rank (?P<rank>\d{1,9}) has|\d{1,9} ranks have) launched up to operation (?P<count>\d{1,20})\b",
-    ),
-    Sign("not launched any operations", r"Rank (?P<rank>\d{1,9}) has not launched any operations(?P<count>)"),
+    like(r"(?:Rank (?P<rank>\d{1,9}) has|\d{1,9} ranks have) launched up to operation (?P<count>\d{1,20})\b"),
+    like(r"Rank (?P<rank>\d{1,9}) has not launched any operations(?P<count>)"),
 )
 """NCCL's own report about a communicator (the `ncclras` program, src/ras/client_support.cc)."""
 SIGNS = (*_TIMED_OUT, _STUCK, _MONITOR, _ENDED, _SIGNAL, _DONE, *_REPORTS, *_RAS, _PROGRESS)

@@ -23,7 +23,7 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, vendor
-from ddp_run.judge.signs import Hit, Sign, anywhere, quotes
+from ddp_run.judge.signs import Hit, Sign, anywhere, like, quotes
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -35,26 +35,20 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the build will still have no code for this GPU"),
     since="0.1",
 )
-_WARNED = Sign(
-    "is not compatible with the current PyTorch installation",
+_WARNED = like(
     r"(?m:^)(?P<gpu>[^\n]{2,160}?) with (?:CUDA|HIP|XPU)? ?capability (?P<arch>sm_\w+)"
-    r" is not compatible with the current PyTorch installation",
+    r" is not compatible with the current PyTorch installation"
 )
-_ROCBLAS = Sign(
-    "rocBLAS error: Cannot read", r"rocBLAS error: Cannot read \S[^\n]{0,300} for GPU arch ?: (?P<arch>\w+)"
-)
-_FUNCTION = Sign("invalid device function", r"(?P<runtime>CUDA|HIP) error: invalid device function")
+_ROCBLAS = like(r"rocBLAS error: Cannot read \S[^\n]{0,300} for GPU arch ?: (?P<arch>\w+)")
+_FUNCTION = like(r"(?P<runtime>CUDA|HIP) error: invalid device function")
 _REFUSED = (
-    Sign(
-        "upported on GPUs with compute capability ",
-        r"only supported on GPUs with compute capability (?:of at least|>=) [\d.]+",
-    ),
+    like(r"only supported on GPUs with compute capability (?:of at least|>=) [\d.]+"),
     Sign("is not compatible with compile time compute cap", r"Runtime compute cap (?P<arch>\d+) is not comp"),
     Sign("is not supported for the current GPU. ", r"current GPU\. Minimum capability: \d+\. Current capability: "),
     Sign("FlashAttention only supports ", r"only supports (?:\w{1,20} or )?(?:Turing|Ampere|Ada|Hopper)\b"),
     Sign("with CUDA capability ", r"GPU with CUDA capability \d+ \d+ is not supported|requires a GPU with CUDA capab"),
-    Sign("only supports sm", r"only supports sm_?\d{2,3} and above"),
-    Sign(" Backend requires SM>=", r" Backend requires SM>=\d{2,3}\b"),
+    like(r"only supports sm_?\d{2,3} and above"),
+    like(r" Backend requires SM>=\d{2,3}\b"),
     Sign("engine plan file is generated on an incompatible device"),  # TensorRT
 )
 """Libraries that compare the GPU with the ones they were built for."""
@@ -82,8 +76,8 @@ _TOO_OLD = (
             *("requires A100", "requires sm", "supports sm"),
         )
     ),
-    Sign("does not support bfloat16", r"CUDA [Dd]evice does not support bfloat16", _RAISED),
-    Sign("supported on CUDA", r"supported on CUDA ?>= ?\d{1,2}\.\d and MI\d{3}", _RAISED),
+    like(r"CUDA [Dd]evice does not support bfloat16", _RAISED),
+    like(r"supported on CUDA ?>= ?\d{1,2}\.\d and MI\d{3}", _RAISED),
     Sign("No supported GPU compute capabilities found"),  # numba
     Sign("No supported CUDA architectures found"),  # FlashInfer
     Sign("architecture mismatch when calling `cu"),  # cuSPARSELt
@@ -103,13 +97,12 @@ SIGNS = (
     Sign("Status: device kernel image is invalid", r"GPU:\d{1,4} failed\. Status: device kernel image"),
     Sign("is not defined for option 'gpu-name'", r"Value '(?P<arch>sm_\w{2,6})' is not defined for option"),
     Sign("no kernel image is available for execution on the device"),
-    Sign(
-        "device kernel image is invalid",
+    like(
         r"(?:(?:CUDA|HIP) (?:driver )?error|Triton Error \[(?:CUDA|HIP)\](?:: {1,2}Code: \d{1,4}, Mess{1,2}age)?)"
-        r": device kernel image is invalid",
+        r": device kernel image is invalid"
     ),
     Sign("Unable to find code object for all current devices"),
-    Sign("_STATUS_ARCH_MISMATCH", r"\b\w+_STATUS_ARCH_MISMATCH\w*"),
+    like(r"\b\w+_STATUS_ARCH_MISMATCH\w*"),
     Sign("PI_ERROR_INVALID_BINARY"),
     Sign("UR_RESULT_ERROR_INVALID_BINARY"),
     _FUNCTION,

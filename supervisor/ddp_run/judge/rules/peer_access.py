@@ -21,7 +21,7 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named
-from ddp_run.judge.signs import Sign, first_of, meaning
+from ddp_run.judge.signs import Sign, first_of, like, meaning
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -37,7 +37,7 @@ SIGNS = meaning(
     Sign("peer access is not supported between these two devices"),
     Sign("P2P access is not supported between devices"),
     *errors_named("PeerAccessUnsupported", "PEER_ACCESS_UNSUPPORTED"),
-    Sign("uda failure 217", r"[Cc]uda failure 217\b"),
+    like(r"[Cc]uda failure 217\b"),
     cause="{who}: two GPUs cannot access each other's memory (CUDA error 217, peer access){where}",
 )
 _LIBRARY = re.compile(r"custom_all_?reduce|IpcMemory|deep_ep")

@@ -20,7 +20,7 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.lost_peers import address
-from ddp_run.judge.signs import Sign, in_last_words
+from ddp_run.judge.signs import Sign, in_last_words, like
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -44,8 +44,8 @@ SIGNS: tuple[Sign, ...] = (
         Sign(words, "(?s)" + _OF + words)
         for words in ("onnection closed by peer", "onnection reset by peer", "Broken pipe", "ocket closed")
     ),
-    Sign("closed by remote peer", "(?s)" + _OF + "closed by remote peer"),
-    Sign("onnection was closed by", "(?s)" + _OF + "onnection was closed by"),
+    like("(?s)" + _OF + "closed by remote peer"),
+    like("(?s)" + _OF + "onnection was closed by"),
     Sign("remote process exited or there was a network error"),
     Sign("ncclRemoteError"),
     Sign(" to recv, got 0 bytes"),  # the store's client: "failed …" up to torch 2.2, "Failed …" since
@@ -55,8 +55,8 @@ _GONE = (
     Sign("Horovod has been shut down. This was caused by an exception on one of the ranks"),
     Sign("An MPI communication peer process has unexpectedly disconnected"),
     Sign("<TCP (closed) ", r"in <TCP \(closed\) [^\n]{1,300}: Stream is closed"),
-    Sign("Process failed", r"MPI\w{1,60}\(\d{1,6}\)\.{0,80}: Process failed"),  # MPICH
-    Sign("Communication error with rank ", r"\(\d{1,6}\)\.{0,80}: Communication error with rank \d{1,9}"),
+    like(r"MPI\w{1,60}\(\d{1,6}\)\.{0,80}: Process failed"),  # MPICH
+    like(r"\(\d{1,6}\)\.{0,80}: Communication error with rank \d{1,9}"),
 )
 """Messages of other runtimes, which are explicit."""
 SIGNS += _GONE

@@ -19,7 +19,7 @@ import shlex
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import printed_text
-from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_whole_log, said_last
+from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_whole_log, like, said_last
 from ddp_run.judge.start_text import DENIED
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
@@ -33,31 +33,25 @@ RULE = Rule(
     since="0.1",
 )
 _SCRIPT = Sign("can't open file '", r"can't open file '(?P<path>[^']*)': \[Errno 13\] (?P<what>Permission denied)")
-_AGENTS = Sign("PermissionError", rf"PermissionError: \[Errno \d+\] (?P<what>[^:\n]+): {QUOTED_PATH}")
+_AGENTS = like(rf"PermissionError: \[Errno \d+\] (?P<what>[^:\n]+): {QUOTED_PATH}")
 _AGENTS_FRAME = re.compile(r"torch/distributed/(?:elastic|launcher|run\.py)")
 _FRAMES = 16
 _RAISED: tuple[Sign, ...] = (
-    Sign(
-        "PermissionError",
+    like(
         rf"^(?:\w+\.)*PermissionError(?!: Caught \w+ in )(?:: \[Errno \d+\] (?P<what>[^:\n]+)(?:: {QUOTED_PATH})?)?",
-        frozenset({"PermissionError"}),
+        ("PermissionError",),
     ),
     _SCRIPT,
-    Sign("Permission denied (os error 13)", r"Permission denied \(os error 13\)"),
-    Sign(
-        ": Permission denied",  # the words of C and C++ libraries in custom exception classes
-        r"^[\w.]{1,200}(?:Error|Exception): [^\n]{0,400}?(?P<path>/[^\s:'\"]{1,400})['\"]?: Permission denied\.?$",
-    ),
-    Sign('message: "Permission denied"', r'kind: PermissionDenied, message: "Permission denied"'),
-    Sign("on fopen: Permission denied", r"on fopen: Permission denied, file path: (?P<path>\S+)"),
-    Sign("(errno: 13 - Permission denied)", r"bind to (?P<address>\S+) \(errno: 13 - Permission denied\)"),
-    Sign(  # Triton
-        "failed to open directory ", r"failed to open directory (?P<path>\S{1,1000}): Permission denied"
-    ),
-    Sign(  # libuv, for torch's store
-        "name: EACCES", r"failed to bind\. port: (?P<address>\d{1,5}), [^\n]{0,80}name: EACCES, message: permission"
-    ),
-    Sign("Permission denied (addr='", r"Permission denied \(addr='(?P<path>[^'\n]{1,400})'\)"),  # ZeroMQ
+    like(r"Permission denied \(os error 13\)"),
+    # the words of C and C++ libraries in custom exception classes
+    like(r"^[\w.]{1,200}(?:Error|Exception): [^\n]{0,400}?(?P<path>/[^\s:'\"]{1,400})['\"]?: Permission denied\.?$"),
+    like(r'kind: PermissionDenied, message: "Permission denied"'),
+    like(r"on fopen: Permission denied, file path: (?P<path>\S+)"),
+    like(r"bind to (?P<address>\S+) \(errno: 13 - Permission denied\)"),
+    like(r"failed to open directory (?P<path>\S{1,1000}): Permission denied"),  # Triton
+    # libuv, for torch's store
+    like(r"failed to bind\. port: (?P<address>\d{1,5}), [^\n]{0,80}name: EACCES, message: permission"),
+    like(r"Permission denied \(addr='(?P<path>[^'\n]{1,400})'\)"),  # ZeroMQ
     Sign("attempt to write a readonly database"),
 )
 _CONTAINER = Sign(

@@ -15,7 +15,7 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.evidence.windows import LAST_WORDS
-from ddp_run.judge.signs import Sign, anywhere, survived
+from ddp_run.judge.signs import Sign, anywhere, like, survived
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -30,17 +30,17 @@ RULE = Rule(
 SIGNS: tuple[Sign, ...] = (
     Sign("EADDRINUSE"),
     Sign("ddress already in use"),
-    Sign("port is already allocated", r"failed: port is already allocated"),  # Docker's
+    like(r"failed: port is already allocated"),  # Docker's
     Sign("Cannot find empty port in range"),  # gradio
     Sign(", but another process is utilizing it"),  # accelerate
-    Sign("' already in use", r"Socket '[^'\n]{1,80}' already in use"),  # Triton
-    Sign("because it's already occupied", r"Failed to bind to \S{1,80} because it's already occupied"),  # Ray
-    Sign("Ray is trying to start at ", r"Ray is trying to start at \S{1,80}, but is already running"),
-    Sign("is trying to use a port number ", r"is trying to use a port number \d{1,5} that is used"),
-    Sign(" is not available in ", r"\w{0,40}port at \d{2,5} is not available in \d{1,6} seconds"),  # SGLang
+    like(r"Socket '[^'\n]{1,80}' already in use"),  # Triton
+    like(r"Failed to bind to \S{1,80} because it's already occupied"),  # Ray
+    like(r"Ray is trying to start at \S{1,80}, but is already running"),
+    like(r"is trying to use a port number \d{1,5} that is used"),
+    like(r"\w{0,40}port at \d{2,5} is not available in \d{1,6} seconds"),  # SGLang
     Sign("Could not find open port after "),  # vLLM
     Sign("The IP address and port have been bound already"),  # Ascend's HCCL
-    Sign("errno: 98", r"errno: 98\b"),
+    like(r"errno: 98\b"),
     Sign("[Errno 98]"),
     Sign("[Errno 10048]"),
     Sign("[WinError 10048]"),

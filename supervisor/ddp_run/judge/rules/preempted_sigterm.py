@@ -22,7 +22,7 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge import platform_text
 from ddp_run.judge.platform_text import told_lately
-from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log, quotes, started_again
+from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log, like, quotes, started_again
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 from ddp_run.values.signals import in_words
 
@@ -44,11 +44,10 @@ _SCHEDULER = (
         r"(?P<what>JOB \S+ (?:ON \S+ )?CANCELLED AT \S+(?: DUE TO [A-Z ]*[A-Z]| DUE to SIGNAL \w+)?"
         r"|STEP \S+ (?:ON \S+ )?CANCELLED AT \S+ DUE (?:TO (?!TASK FAILURE)[A-Z ]*[A-Z]|to SIGNAL \w+))",
     ),
-    Sign(
-        "TERM_",
+    like(
         r"\b(?P<what>TERM_(?:RUNLIMIT|CPULIMIT|DEADLINE|WINDOW|LOAD|PREEMPT|RC_PREEMPT|OWNER|ADMIN"
         r"|FORCE_OWNER|FORCE_ADMIN|REQUEUE_OWNER|REQUEUE_ADMIN|BUCKET_KILL"
-        r"|REMOVE_HUNG_JOB|ORPHAN_SYSTEM): [^\n.]*)",
+        r"|REMOVE_HUNG_JOB|ORPHAN_SYSTEM): [^\n.]*)"
     ),
     Sign("=>> PBS: job killed: ", r"(?P<what>PBS: job killed: (?!v?mem |node \d)[^\n]*)"),
 )
@@ -56,15 +55,11 @@ _SRUN = (Sign("srun: forcing job termination"),)
 """srun's response to a signal that tells it to stop; for a failed task it prints `Terminating StepId=`."""
 _OF_SLURM = re.compile(r"(?:\d{1,6}: )?(?:srun|slurmstepd): ")
 _TROUBLE = re.compile(r"\b(?:FATAL|ERROR)\b|\b[\w.]{1,80}(?:Error|Exception)\b")
-_HANDLED = Sign("KeyboardInterrupt: terminated", r"^KeyboardInterrupt: terminated$", frozenset({"KeyboardInterrupt"}))
+_HANDLED = like(r"^KeyboardInterrupt: terminated$", ("KeyboardInterrupt",))
 """vLLM's server prints this for SIGTERM."""
-_RAISED = Sign("SIGTERMException", types=frozenset({"SIGTERMException"}))
+_RAISED = Sign("SIGTERMException", types=("SIGTERMException",))
 """Lightning's."""
-_WORKER = Sign(
-    "is killed by signal: Terminated",
-    r"DataLoader worker \([^)\n]{1,200}\) is killed by signal: Terminated",
-    frozenset({"RuntimeError"}),
-)
+_WORKER = like(r"DataLoader worker \([^)\n]{1,200}\) is killed by signal: Terminated", ("RuntimeError",))
 _TOLD = (Sign("eceived SIGTERM"),)
 """Messages of Lightning and many handlers."""
 _BY_AGENT = (Sign("closing signal SIGTERM"),)

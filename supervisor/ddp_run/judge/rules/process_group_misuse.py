@@ -20,7 +20,7 @@ import re
 from difflib import get_close_matches
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, ended_by
+from ddp_run.judge.signs import Hit, Sign, ended_by, like
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -47,24 +47,21 @@ _CUDA_ONLY = (
     Sign("Tensors must be CUDA and dense"),
     Sign("ProcessGroupGloo::", r"ProcessGroupGloo::\w+: unsupported device type (?P<device>\w+)"),
 )
-_ONE_EACH = Sign("Tensors must be on distinct GPU devices", r"Tensors must be on distinct GPU devices")
+_ONE_EACH = like(r"Tensors must be on distinct GPU devices")
 _UNKNOWN = (
-    Sign("Unknown c10d backend type", r"Unknown c10d backend type (?P<backend>[\w.]+)"),
-    Sign("Unknown backend", r"Unknown backend(?: type|:)? '?(?P<backend>[\w.]+)"),
-    Sign("Invalid backend: ", r"Invalid backend: '?(?P<backend>[\w.]+)"),
+    like(r"Unknown c10d backend type (?P<backend>[\w.]+)"),
+    like(r"Unknown backend(?: type|:)? '?(?P<backend>[\w.]+)"),
+    like(r"Invalid backend: '?(?P<backend>[\w.]+)"),
     Sign("Distributed package doesn't have ", r"package doesn't have (?!NCCL)(?P<backend>\w+) built in"),
 )
 _OUTSIDE = (
-    Sign(" is not part of group", r"(?:[Gg]lobal|[Gg]roup) rank (?P<number>\d+) is not part of group"),
+    like(r"(?:[Gg]lobal|[Gg]roup) rank (?P<number>\d+) is not part of group"),
     Sign("The given group does not exist"),
     Sign("is not registered, please create group with torch.distributed.new_group"),
     Sign("the new group's rank should be within the world_size set by init_process_group"),
     Sign("the new group's world size should be less or equal to the world size set by init_process_group"),
 )
-_ENVIRONMENT = Sign(
-    " expected, but not set",
-    r"environment variable (?P<variable>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set",
-)
+_ENVIRONMENT = like(r"environment variable (?P<variable>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set")
 _ITSELF = (
     Sign("rank should not be the same as the rank of the current process"),
     Sign("Argument ``gather_list`` must "),
@@ -85,7 +82,7 @@ _REFUSALS = (
     Sign("No rendezvous handler for "),
     Sign("does not support monitoredBarrier, only GLOO"),
     Sign("A CPU backend must be enabled for async save"),
-    Sign("Invalid peer rank: ", r"Invalid peer rank: -?\d{1,9}"),
+    like(r"Invalid peer rank: -?\d{1,9}"),
     Sign("LOCAL_RANK is not in the environment. Consider passing fallback_rank"),
     Sign("distributed.initialize should only be called once"),  # JAX
     Sign("jax.distributed.initialize() must be called before any JAX calls"),

@@ -18,7 +18,7 @@ import re
 import signal
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Sign, anywhere, ended_by, in_last_words, in_whole_log, said_last
+from ddp_run.judge.signs import Sign, anywhere, ended_by, in_last_words, in_whole_log, like, said_last
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -33,7 +33,7 @@ RULE = Rule(
 _AGAIN = "Resource temporarily unavailable"
 SIGNS: tuple[Sign, ...] = (
     Sign("can't start new thread"),
-    Sign("libgomp: Thread creation failed", rf"libgomp: Thread creation failed: {_AGAIN}"),
+    like(rf"libgomp: Thread creation failed: {_AGAIN}"),
     Sign(
         "pthread_create failed for thread", rf"OpenBLAS.{{0,200}}pthread_create failed for thread \d+ of \d+: {_AGAIN}"
     ),
@@ -42,7 +42,7 @@ SIGNS: tuple[Sign, ...] = (
     Sign(_AGAIN, rf"fork: (?:retry: )?{_AGAIN}"),
     Sign(_AGAIN, rf"code: 11, kind: WouldBlock, message: \"{_AGAIN}\""),
 )
-_FORK = Sign(_AGAIN, types=frozenset({"BlockingIOError", "OSError"}))
+_FORK = Sign(_AGAIN, types=("BlockingIOError", "OSError"))
 _FORKED = re.compile(r"in _execute_child|_fork_exec|popen_(?:fork|spawn_posix|forkserver)\.py|os\.fork|forkserver\.py")
 _REJECTED = Sign("fork rejected by pids controller")
 _OF_LSF = Sign("TERM_", r"TERM_(?:THREAD|PROCESS)LIMIT: ")

@@ -47,7 +47,7 @@ SIGNS = (
     Sign("The actor is dead because its"),
     Sign("The worker died unexpectedly while executing this task"),
     Sign("The task's local raylet died"),
-    Sign("OwnerDiedError", types=frozenset({"OwnerDiedError"})),
+    Sign("OwnerDiedError", types=("OwnerDiedError",)),
     Sign("The actor is temporarily unavailable"),
     Sign("A worker died or was killed while executing a task by an unexpected system error"),
 )

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
-from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, in_whole_log
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, in_whole_log, like
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -34,20 +34,14 @@ _UNRESOLVED = Sign(
     r"network addresses of \((?P<host>[^,()]+), (?P<port>\d+)\) cannot be retrieved "
     r"\(gai error: (?P<number>-?\d+) - (?P<said>[^)]*)\)",
 )
-_NOT_REACHED = Sign(
-    "he client socket has ",
+_NOT_REACHED = like(
     r"he client socket has (?:timed out after \d+ ?m?s while trying to connect to "
-    r"|failed to connect to any network address of )\((?P<host>[^,()]+), (?P<port>\d+)\)",
+    r"|failed to connect to any network address of )\((?P<host>[^,()]+), (?P<port>\d+)\)"
 )
-_ETCDS = Sign(
-    "Failed to get list of machines from ", r"Failed to get list of machines from https?://(?P<host>[^\s:/]{1,300})[:/]"
-)
+_ETCDS = like(r"Failed to get list of machines from https?://(?P<host>[^\s:/]{1,300})[:/]")
 """Source: python-etcd's client.py, used by torchelastic and `--rdzv-backend etcd`."""
-_PYTHONS = Sign("gaierror", types=frozenset({"gaierror"}))
-_SSHS = Sign(
-    "ssh: Could not resolve hostname ",
-    r"ssh: Could not resolve hostname (?P<host>[\w.\-]{1,255}): (?P<said>[^\n]{1,80})",
-)
+_PYTHONS = Sign("gaierror", types=("gaierror",))
+_SSHS = like(r"ssh: Could not resolve hostname (?P<host>[\w.\-]{1,255}): (?P<said>[^\n]{1,80})")
 _STARTED_BY_SSH = (Sign("unable to reliably start one or more daemons"), Sign("ssh exited with exit code 255"))
 """Messages of mpirun and pdsh if ssh cannot reach a host of the job."""
 SIGNS = (_UNRESOLVED, _NOT_REACHED, _ETCDS, _PYTHONS, _SSHS, *_STARTED_BY_SSH)

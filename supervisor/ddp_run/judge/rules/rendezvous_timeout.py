@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence, LogText
-from ddp_run.judge.signs import Hit, Sign, anywhere, ended_by, in_whole_log
+from ddp_run.judge.signs import Hit, Sign, anywhere, ended_by, in_whole_log, like
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -35,39 +35,35 @@ RULE = Rule(
     unlike="together",
 )
 FRAMES = re.compile(r"/torch/distributed/rendezvous\.py|/distributed_c10d\.py _store_based_barrier")
-_CONNECT = Sign(
-    "he client socket has ",
+_CONNECT = like(
     r"he client socket has (?:timed out after (?P<after>\d{1,20} ?m?s) while trying to connect to "
     r"|failed to connect to any network address of )"
-    r"(?:\((?P<host>[^,()]+), (?P<port>\d+)\)|(?P<address>[\w.\-]+:\d+))",
+    r"(?:\((?P<host>[^,()]+), (?P<port>\d+)\)|(?P<address>[\w.\-]+:\d+))"
 )
-_CLIENTS = Sign(
-    "seconds waiting for clients",
-    r"Timed out after (?P<seconds>\d+) seconds waiting for clients\. (?P<joined>\d+)/(?P<wanted>\d+) clients",
+_CLIENTS = like(
+    r"Timed out after (?P<seconds>\d+) seconds waiting for clients\. (?P<joined>\d+)/(?P<wanted>\d+) clients"
 )
 _BARRIER = Sign(
     "Timed out initializing process group in store based barrier",
     r"store based barrier on rank:? ?(?P<rank>\d+), for key: \S+ \(world_size=(?P<wanted>\d+), "
     r"(?:num_workers_joined|worker_count)=(?P<joined>\d+), timeout=(?P<timeout>[\d:.]+)",
 )
-_KEYS = Sign("wait timeout after ", r"wait timeout after (?P<ms>\d{1,20})ms, keys: (?P<keys>\S+)")
-_KEY = Sign("Timeout waiting for key: ", r"Timeout waiting for key: (?P<keys>\S+) after (?P<ms>\d{1,20}) ms")
+_KEYS = like(r"wait timeout after (?P<ms>\d{1,20})ms, keys: (?P<keys>\S+)")
+_KEY = like(r"Timeout waiting for key: (?P<keys>\S+) after (?P<ms>\d{1,20}) ms")
 _OLD = Sign("connect() timed out. Original timeout was ", r"Original timeout was (?P<ms>\d{1,20}) ms")
-_SOCKET = Sign("Socket Timeout", r"(?:Error|Exception): Socket Timeout\s*$")
+_SOCKET = like(r"(?:Error|Exception): Socket Timeout\s*$")
 _AGENT = (
     Sign("RendezvousTimeoutError"),
     Sign("RendezvousConnectionError"),
     Sign("RendezvousClosedError"),
 )
 _OTHERS = (
-    Sign(  # JAX, torch_xla: the tasks of a job meet at their coordination service
-        "DEADLINE_EXCEEDED: ",
+    # JAX, torch_xla: the tasks of a job meet at their coordination service
+    like(
         r"DEADLINE_EXCEEDED: (?:Barrier timed out\. Id: PjRT_Client_Connect|Getting local topologies failed"
-        r"|GetKeyValue\(\) timed out)",
+        r"|GetKeyValue\(\) timed out)"
     ),
-    Sign(
-        "DEADLINE_EXCEEDED: failed to connect to all addresses", types=frozenset({"XlaRuntimeError", "JaxRuntimeError"})
-    ),
+    Sign("DEADLINE_EXCEEDED: failed to connect to all addresses", types=("XlaRuntimeError", "JaxRuntimeError")),
     Sign("Failed to initialize distributed runtime client"),
     Sign("Timed out waiting for tasks to start. Please check connectivity"),  # Horovod
     Sign("Unable to meet other processes at the rendezvous store"),  # Ray's collectives
@@ -79,7 +75,7 @@ _OTHERS = (
     Sign("could not connect to some hosts via ssh"),  # Horovod's, like the next two
     Sign("on any of the following addresses: ", r"Horovod was unable to connect to [^\n]{1,80} on any of the fo"),
     Sign("Unable to find a set of common task-to-task communication interfaces"),
-    Sign("Timed out trying to connect to ", r"Timed out trying to connect to (?:tcp|tls|ucx)://\S{1,200} after"),
+    like(r"Timed out trying to connect to (?:tcp|tls|ucx)://\S{1,200} after"),
     Sign(" workers arrived after ", r"Only \d{1,6}/\d{1,6} workers arrived after"),  # Dask, like the line above
 )
 """Messages of other runtimes for the same."""

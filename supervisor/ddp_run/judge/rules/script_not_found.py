@@ -20,7 +20,7 @@ import shlex
 
 from ddp_run.evidence.exception_chain import tells_of_a_program
 from ddp_run.evidence.model import Death, Evidence, Quote
-from ddp_run.judge.signs import Hit, Sign, anywhere, in_whole_log, said_last
+from ddp_run.judge.signs import Hit, Sign, anywhere, in_whole_log, like, said_last
 from ddp_run.judge.start_text import NO_PROGRAM
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
@@ -33,28 +33,21 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the file will still be missing"),
     since="0.1",
 )
-_FILE = Sign("can't open file '", r"can't open file '(?P<path>[^']*)': \[Errno 2\]")
+_FILE = like(r"can't open file '(?P<path>[^']*)': \[Errno 2\]")
 _PYTHON = r"(?:^|[/ ])python[\d.]*: "
 _MODULE = (
-    Sign(
-        ": Error while finding module specification for '",
-        rf"{_PYTHON}Error while finding module specification for '(?P<module>[^']+)'",
-    ),
-    Sign(": No module named ", rf"{_PYTHON}No module named '?(?P<module>[\w.]+)"),
+    like(rf"{_PYTHON}Error while finding module specification for '(?P<module>[^']+)'"),
+    like(rf"{_PYTHON}No module named '?(?P<module>[\w.]+)"),
 )
-_NOT_EXECUTABLE = Sign(
-    "FileNotFoundError: [Errno 2]", r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']*)'"
-)
+_NOT_EXECUTABLE = like(r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']*)'")
 _STARTING = re.compile(r"torch/distributed/elastic/multiprocessing/")
 _FRAMES = 16
 """The lines between the agent's frame that starts a program and the exception."""
-_NO_PROGRAM = Sign(
-    "executable file not found in $PATH", r"\"(?P<path>[^\"\n]{1,400})\": executable file not found in \$PATH"
-)
+_NO_PROGRAM = like(r"\"(?P<path>[^\"\n]{1,400})\": executable file not found in \$PATH")
 """Messages of Docker, Apptainer and other runtimes about a container's program (Go, os/exec)."""
-_EXECVE = Sign("execve(): ", r"error: execve\(\): (?P<path>[^\n]{1,1000}): (?:No such file or directory|not found)")
+_EXECVE = like(r"error: execve\(\): (?P<path>[^\n]{1,1000}): (?:No such file or directory|not found)")
 """slurmstepd's."""
-_TGIS = (Sign(" not found in PATH", r"(?P<path>text-generation-\w{1,20}) not found in PATH"),)
+_TGIS = (like(r"(?P<path>text-generation-\w{1,20}) not found in PATH"),)
 """The launcher of text-generation-inference, about its own parts."""
 SIGNS: tuple[Sign, ...] = (_FILE, *_MODULE, _NOT_EXECUTABLE, _NO_PROGRAM, _EXECVE, *_TGIS, *NO_PROGRAM)
 

@@ -26,7 +26,7 @@ import signal
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu
-from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words, quotes
+from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words, like, quotes
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -39,44 +39,32 @@ RULE = Rule(
     since="0.1",
 )
 _SHM = "/dev/shm"  # noqa: S108
-_WORKER = Sign(
-    "is killed by signal: Bus error",
-    r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) is killed by signal: Bus error",
-)
-_SIGNALLED = Sign(
-    "is killed by signal: ",
-    r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) is killed by signal: (?P<signal>[\w ]+)",
-)
+_WORKER = like(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) is killed by signal: Bus error")
+_SIGNALLED = like(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) is killed by signal: (?P<signal>[\w ]+)")
 _LEFT = Sign("exited unexpectedly", r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) exited unexpectedly")
 _HANDLER = Sign("Unexpected bus error encountered in worker")
 _FULL = r"(?:No space left on device|Cannot allocate memory|Resource temporarily unavailable)"
 _TORCHS = (
-    Sign("unable to write to file </torch_", r"unable to write to file <(?P<file>/torch_\w+)>[^\n]*"),
-    Sign(
-        "unable to allocate shared memory(shm)",
-        rf"unable to allocate shared memory\(shm\) for file <(?P<file>[^>]{{1,300}})>: {_FULL}",
-    ),
-    Sign("unable to resize file </torch_", r"unable to resize file <(?P<file>/torch_\w+)>[^\n]*"),
-    Sign("bytes from file </torch_", rf"unable to mmap \d+ bytes from file <(?P<file>/torch_\w+)>: {_FULL}"),
+    like(r"unable to write to file <(?P<file>/torch_\w+)>[^\n]*"),
+    like(rf"unable to allocate shared memory\(shm\) for file <(?P<file>[^>]{{1,300}})>: {_FULL}"),
+    like(r"unable to resize file <(?P<file>/torch_\w+)>[^\n]*"),
+    like(rf"unable to mmap \d+ bytes from file <(?P<file>/torch_\w+)>: {_FULL}"),
 )
 _FILES = (
-    Sign("No space left on device: '/dev/shm", r"No space left on device: '(?P<file>/dev/shm[^']*)'"),
-    Sign("No space left on device: '/psm_", r"No space left on device: '(?P<file>/psm_\w+)'"),
+    like(r"No space left on device: '(?P<file>/dev/shm[^']*)'"),
+    like(r"No space left on device: '(?P<file>/psm_\w+)'"),
 )
 _NCCLS = (
-    Sign(
-        "shared memory segment /dev/shm/nccl-",
+    like(
         r"Error while creating shared memory segment (?P<file>/dev/shm/nccl-\w+) \(size (?P<size>\d+)\)"
-        r"(?!.*(?:Permission denied|No such file))",
+        r"(?!.*(?:Permission denied|No such file))"
     ),
-    Sign("to extend /dev/shm/nccl-", r"failed to extend (?P<file>/dev/shm/nccl-\w+) to (?P<size>\d+) bytes"),
-    Sign("posix_fallocate failed : No space", r"Call to posix_fallocate failed : No space left on device"),
+    like(r"failed to extend (?P<file>/dev/shm/nccl-\w+) to (?P<size>\d+) bytes"),
+    like(r"Call to posix_fallocate failed : No space left on device"),
 )
 _SERVERS = (
-    Sign(
-        "Unable to initialize shared memory key ",  # Triton's Python backend
-        r"Unable to initialize shared memory key '(?P<file>[^'\n]{1,200})' to requested size \((?P<size>\d+)",
-    ),
+    # Triton's Python backend
+    like(r"Unable to initialize shared memory key '(?P<file>[^'\n]{1,200})' to requested size \((?P<size>\d+)"),
     Sign(
         "Failed to increase the shared memory pool size for key",
         r"shared memory pool size for key '(?P<file>[^'\n]{1,200})' to (?P<size>\d+) bytes",
@@ -86,7 +74,7 @@ _SERVERS = (
     ),
     Sign("Please check that /dev/shm", r"Not enough memory to write total of (?P<size>\d+) bytes"),  # UCX
 )
-_SPACE = Sign("No space left on device", types=frozenset({"OSError"}))
+_SPACE = Sign("No space left on device", types=("OSError",))
 _SHARED = re.compile(r"/multiprocessing/(?:synchronize|shared_memory|heap|context)\.py")
 _EVICTED = Sign("exceeds the limit", r"Usage of EmptyDir volume \"(?P<file>\w{0,40}shm\w{0,40})\" exceeds the limit")
 """From kubelet: the volume mounted as /dev/shm."""

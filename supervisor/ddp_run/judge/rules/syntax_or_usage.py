@@ -20,7 +20,7 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
-from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_whole_log, said_last
+from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_whole_log, like, said_last
 from ddp_run.judge.start_text import SYNTAX
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
@@ -42,7 +42,7 @@ _GIVEN_TEXT = re.compile(
     r', line \d+, in [^\n]{1,400}\n(?:[^\n]{0,400}\n){1,3}\s{0,40}File "<[^">\n]{1,100}>", line \d+\n'
 )
 """A running program had Python parse a text (`eval`, `ast.literal_eval`): the text is data, and the script is fine."""
-_PYTHON_AS_SCRIPT = Sign("can't open file '", r"can't open file '(?:[^']*/)?(?P<word>python[\d.]*|\s*)'")
+_PYTHON_AS_SCRIPT = like(r"can't open file '(?:[^']*/)?(?P<word>python[\d.]*|\s*)'")
 _PARSE = tuple(Sign(name, types=frozenset({name})) for name in sorted(_TYPES))
 _REFUSED = tuple(
     Sign(f"{name}: error: ", rf"(?:^|[/\s]){re.escape(name)}: error: (?P<what>.+)")
@@ -61,19 +61,13 @@ _BAD_VALUE = tuple(
     )
 )
 _CONDA = (
-    Sign("Run 'conda init' before", r"(?P<what>Run 'conda init' before 'conda activate')"),
-    Sign(
-        "Your shell has not been properly",
-        r"(?P<what>Your shell has not been properly configured to use '\w{1,40} activate')",
-    ),
+    like(r"(?P<what>Run 'conda init' before 'conda activate')"),
+    like(r"(?P<what>Your shell has not been properly configured to use '\w{1,40} activate')"),
 )
 """From conda and mamba, whose errors look like exceptions."""
 _MPIRUNS = (
-    Sign(
-        "There are not enough slots available in the system",
-        r"(?P<what>There are not enough slots available in the system to satisfy the \d{1,9})",
-    ),
-    Sign("has detected an attempt to run as root", r"(?P<what>\w{1,20} has detected an attempt to run as root)"),
+    like(r"(?P<what>There are not enough slots available in the system to satisfy the \d{1,9})"),
+    like(r"(?P<what>\w{1,20} has detected an attempt to run as root)"),
 )
 """Help texts of Open MPI and PRRTE."""
 SIGNS: tuple[Sign, ...] = (*_PARSE, _PYTHON_AS_SCRIPT, *_REFUSED, *_BAD_VALUE, *SYNTAX, *_CONDA, *_MPIRUNS)

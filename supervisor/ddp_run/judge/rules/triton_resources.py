@@ -17,7 +17,7 @@ Reducing block sizes or num_stages may help.`; from Inductor `No valid triton co
 from __future__ import annotations
 
 from ddp_run.judge.gpu_text import ended_by_gpu
-from ddp_run.judge.signs import Sign, matcher, meaning
+from ddp_run.judge.signs import Sign, like, matcher, meaning
 from ddp_run.judge.verdict import Area, Layer, Retry, Rule
 
 RULE = Rule(
@@ -31,22 +31,19 @@ RULE = Rule(
 )
 _NUMBERS = r",? Required: ?(?P<required>\d+),? Hardware limit: ?(?P<limit>\d+)"
 SIGNS = meaning(
-    Sign(
-        "out of resource: ",
+    like(
         rf"out of resource: (?P<what>(?:(?!memory)[\w ])+?){_NUMBERS}",
         cause="{who} has a Triton kernel that needs {required} of {what}, more than the GPU's {limit}{where}",
     ),
-    Sign(
-        "out of resource: ",
+    like(
         rf"out of resource: (?P<what>[\w ]+?){_NUMBERS}",
         cause="{who} has a Triton kernel that needs {required} bytes of {what}, more than the GPU's {limit}{where}",
     ),
-    Sign(
-        "out of resource: ",
+    like(
         r"out of resource: (?P<what>[\w ]+)",
         cause="{who} has a Triton kernel that needs more {what} than the GPU has{where}",
     ),
-    Sign("OutOfResources", types=frozenset({"OutOfResources"})),
+    Sign("OutOfResources", types=("OutOfResources",)),
     cause="{who} has a Triton kernel that needs more resources than the GPU has{where}",
     advice=(
         "lower num_stages or the block sizes of this kernel (num_stages=1 needs the least shared memory)",

@@ -38,7 +38,7 @@ _HANDLED = Sign(
 """Messages of trainers that caught the interrupt."""
 _OF_SRUN = Sign("srun: sending Ctrl-C to ")
 _TOLD = (_SHUTTING_DOWN, _HANDLED, _OF_SRUN)
-SIGNS: tuple[Sign, ...] = (Sign("KeyboardInterrupt", types=frozenset({"KeyboardInterrupt"})), *_TOLD)
+SIGNS: tuple[Sign, ...] = (Sign("KeyboardInterrupt", types=("KeyboardInterrupt",)), *_TOLD)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:

@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import version_text
 from ddp_run.judge.package_text import wrong_version
-from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, said_last
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, like, said_last
 from ddp_run.judge.start_text import VERSIONS
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
@@ -56,10 +56,9 @@ _SOLVERS = ("Unsatisfiable", "LibMambaUnsatisfiable", "PackagesNotFound")
 _LIBRARY_NAME = "' has no attribute '"
 _CHECK = "python -m pip check   # which installed versions are incompatible?"
 _SAID: tuple[Sign, ...] = (
-    Sign(
-        "is required for a normal functioning of this module",
+    like(
         r"(?<!\S)(?P<need>\S+) is required for a normal functioning of this module, but found"
-        r" (?P<have>[^\s]*[^\s.])",
+        r" (?P<have>[^\s]*[^\s.])"
     ),
     Sign(
         ", but found ",
@@ -73,98 +72,71 @@ _SAID: tuple[Sign, ...] = (
         r" have (?P<have>[^\n]*[^\n.])",
         _IMPORT,
     ),
-    Sign(
-        "Requires Flash-Attention version ",
-        r"Requires (?P<need>Flash-Attention version [^\n]{0,100}?) but got (?P<have>\S*[^\s.])",
-    ),
+    like(r"Requires (?P<need>Flash-Attention version [^\n]{0,100}?) but got (?P<have>\S*[^\s.])"),
     Sign("VersionConflict", r"VersionConflict: \((?P<have>[^\n]{1,200}?), Requirement\.parse\('(?P<need>[^']+)'\)"),
     *(Sign(f"{name}Error", types=frozenset({f"{name}Error"})) for name in _SOLVERS),
-    Sign("VersionConflict", types=frozenset({"VersionConflict", "ContextualVersionConflict"})),
-    Sign(
-        "distribution was not found and is required by",
-        r"The '(?P<need>[^']+)' distribution was not found and is required by (?P<by>[^\n]*)",
-    ),
+    Sign("VersionConflict", types=("VersionConflict", "ContextualVersionConflict")),
+    like(r"The '(?P<need>[^']+)' distribution was not found and is required by (?P<by>[^\n]*)"),
     Sign(_SYMBOL, r"(?<![^\s:])(?P<library>[^\s:]{1,400}\.so[\w.]{0,40}): undefined symbol: (?P<symbol>\w+)"),
-    Sign("operator torchvision::", r"operator (?P<operator>torchvision::\w+) does not exist"),
+    like(r"operator (?P<operator>torchvision::\w+) does not exist"),
     Sign("Couldn't load custom C++ ops"),
     Sign(
         _CLASS,
         r"Tried to instantiate class '(?P<extension>\w+)\.(?P<wanted>\w+)', but it does not exist",
-        frozenset({"RuntimeError"}),
+        ("RuntimeError",),
     ),
     Sign(
         _OPERATORS,
         r"'_OpNamespace' '(?P<extension>\w+)' object has no attribute '(?P<wanted>\w+)'",
-        frozenset({"AttributeError"}),
+        ("AttributeError",),
     ),
     version_text.DROPPED,
     Sign("partially initialized module 'torchvision' has no attribute"),
     Sign(_PAIR, rf"PyTorch and \w+ {_PAIR}[^\n]*"),
-    Sign(
-        "mismatches the version that was used to compile",
+    like(
         r"The detected CUDA version \((?P<have>[\d.]+)\) mismatches the version that was used to compile\s+"
-        r"PyTorch \((?P<cuda>[\d.]+)\)",
+        r"PyTorch \((?P<cuda>[\d.]+)\)"
     ),
-    Sign(
-        "compiled using NumPy 1.x cannot be run in", types=frozenset({"ImportError", "AttributeError", "RuntimeError"})
-    ),
-    Sign("numpy.core.multiarray failed to import", types=frozenset({"ImportError"})),
-    Sign(
-        "incompatible serialization version",  # TensorRT's
-        r"Trying to load an engine created with incompatible serialization version",
-    ),
-    Sign(
-        "but Transformers does not recognize this architecture",
-        r"has model type [`'](?P<model>[^`']{1,200})[`'] but Transformers does not recognize this architecture",
-    ),
-    Sign(
-        " is required, but found ",
-        r"(?P<need>[\w\-]{1,40} version \S{1,40}) is required, but found (?P<have>\S*[^\s.])",
-        _IMPORT,
-    ),
-    Sign(
-        "which is less than the minimum required version",
+    Sign("compiled using NumPy 1.x cannot be run in", types=("ImportError", "AttributeError", "RuntimeError")),
+    Sign("numpy.core.multiarray failed to import", types=("ImportError",)),
+    like(r"Trying to load an engine created with incompatible serialization version"),  # TensorRT's
+    like(r"has model type [`'](?P<model>[^`']{1,200})[`'] but Transformers does not recognize this architecture"),
+    like(r"(?P<need>[\w\-]{1,40} version \S{1,40}) is required, but found (?P<have>\S*[^\s.])", _IMPORT),
+    like(
         r"(?P<have>\S{1,80} is installed with version \S{1,40}), which is less than the minimum required version "
-        r"(?P<need>\S{1,40}[^\s.])",
+        r"(?P<need>\S{1,40}[^\s.])"
     ),
-    Sign(  # a function pickled by another minor version of Python
-        "code() ",
-        r"\bcode\(\) (?:argument \d{1,2} must be|takes at most \d{1,2} arguments)",
-        frozenset({"TypeError", "RaySystemError"}),
-    ),
+    # a function pickled by another minor version of Python
+    like(r"\bcode\(\) (?:argument \d{1,2} must be|takes at most \d{1,2} arguments)", ("TypeError", "RaySystemError")),
     Sign("Version mismatch: The cluster was started with:"),  # Ray
-    Sign("VersionMismatch", types=frozenset({"VersionMismatch"})),  # Dask
+    Sign("VersionMismatch", types=("VersionMismatch",)),  # Dask
     Sign("NIXL compatibility hash mismatch"),
     Sign("is newer than and incompatible with jax version"),
     Sign("but this version of jax requires version"),
     Sign("Version tag does not match. Note: Current Version"),  # TensorRT
-    Sign(
-        "but source was compiled with: ",
-        r"Loaded runtime CuDNN library: (?P<have>[\d.]+) but source was compiled with: (?P<need>[\d.]*\d)",
-    ),
+    like(r"Loaded runtime CuDNN library: (?P<have>[\d.]+) but source was compiled with: (?P<need>[\d.]*\d)"),
     Sign("fatal   : Unsupported .version ", r"ptxas fatal +: Unsupported \.version [\d.]+; current version is"),
-    Sign("Numpy is not available", types=frozenset({"RuntimeError"})),
-    Sign("may indicate binary incompatibility", types=frozenset({"ValueError"})),
+    Sign("Numpy is not available", types=("RuntimeError",)),
+    Sign("may indicate binary incompatibility", types=("ValueError",)),
     Sign("module compiled against A", r"module compiled against (?:API|ABI) version [^\n]{0,100}", _IMPORT),
     Sign(_NUMPY_NAME, rf"{_NUMPY_NAME} '(?P<name>\w+)'"),
-    Sign(
-        "' not found (required by ",
+    like(
         r"version [`'](?P<need>(?:GLIBCXX|GLIBC|CXXABI|GOMP|GCC)_[\d.]+)' not found \(required by"
-        r" (?P<by>[^)]{1,400})\)",
+        r" (?P<by>[^)]{1,400})\)"
     ),
-    Sign("Loading a dataset cached in a", r"Loading a dataset cached in a \w+ is not supported"),
-    Sign("Descriptors cannot ", r"Descriptors cannot (?:not )?be create"),  # both are from protobuf
+    like(r"Loading a dataset cached in a \w+ is not supported"),
+    like(r"Descriptors cannot (?:not )?be create"),  # both are from protobuf
     Sign(
         "maximum supported version for reading is",
         r"Attempted to read a PyTorch file with version \d{1,9}, but the maximum supported version[^\n]{0,80}",
     ),
     Sign(_GLOBAL, r"Weights only load failed(?:[\s\S]*?Unsupported global: GLOBAL (?P<global>[\w.]+))?"),
-    Sign("Unsupported global: GLOBAL", r"Unsupported global: GLOBAL (?P<global>[\w.]+)"),
+    like(r"Unsupported global: GLOBAL (?P<global>[\w.]+)"),
     Sign(
         _LIBRARY_NAME,
         r"module '(?P<module>(?:torch|torchvision|transformers|accelerate|datasets|triton|huggingface_hub|jax|peft"
         r"|trl|deepspeed)\b[\w.]*)' has no attribute '(?P<name>\w+)'",
-        frozenset({"AttributeError"}),
+        ("AttributeError",),
     ),
     *version_text.SIGNS,
 )
