@@ -13,8 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddp_run.judge.signs import Hit, Sign, like
-from ddp_run.judge.verdict import Confidence
+from ddp_run.judge.signs import Sign, like
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,8 @@ def _of_classes(kind: str) -> Iterator[Sign]:
     for client in _CLIENTS:
         classes: str = getattr(client, kind)
         if classes:
-            yield Sign(client.module, rf"^{re.escape(client.module)}(?:\w+\.){{0,4}}(?:{classes}){_WHY}")
+            pattern = rf"^{re.escape(client.module)}(?:\w+\.){{0,4}}(?:{classes}){_WHY}"
+            yield Sign(client.module, pattern, likely=client.module in _OPEN)
 
 
 _RAISED = r"^[\w.]{1,200}(?:Error|Exception): [^\n]{0,600}?"
@@ -126,11 +126,14 @@ _REASON = r"[ :\-]{1,3}(?:Unauthorized|Forbidden|Too Many|Internal Server|Bad Ga
 
 
 def _of_statuses(status: str) -> Iterator[Sign]:
-    """An HTTP status in an exception of any class, if the words before it call it one and others indicate a request."""
+    """An HTTP status in an exception of any class, if the words before it call it one and others indicate a request.
+
+    Only likely: a number in a message says so.
+    """
     for words in ("rror code", "returned error ", "(error ", "HTTP response code: ", "tatus code"):
         said = rf"{re.escape(words)}[:=]? ?(?:{status})\b"
-        yield Sign(words, rf"{_RAISED}(?:{_REQUEST}[^\n]{{0,300}}?{said}|{said}{_REASON})")
-    yield Sign("ClientResponseError: ", rf"ClientResponseError: (?:{status}), ")  # aiohttp's
+        yield Sign(words, rf"{_RAISED}(?:{_REQUEST}[^\n]{{0,300}}?{said}|{said}{_REASON})", likely=True)
+    yield like(rf"ClientResponseError: (?:{status}), ", likely=True)  # aiohttp's
 
 
 def _of_amazon(codes: str, group: str = "what") -> Sign:
@@ -138,19 +141,11 @@ def _of_amazon(codes: str, group: str = "what") -> Sign:
     return Sign("An error occurred (", rf"An error occurred \((?P<{group}>{codes})\) when calling")
 
 
-def as_sure(hit: Hit) -> Confidence:
-    """Less certain if only a number in the message says so, or an ambiguous class."""
-    return "likely" if hit.sign in _STATUSES or hit.sign.words in _OPEN else hit.confidence
-
-
 _S3 = "S3 operation failed; code: "
 """MinIO's."""
-_TROUBLE = tuple(_of_statuses(r"5\d\d|429"))
-_REFUSAL = tuple(_of_statuses(r"40[13]"))
-_STATUSES = (*_TROUBLE, *_REFUSAL)
 NO_ANSWER: tuple[Sign, ...] = (
     *_of_classes("no_answer"),
-    *_TROUBLE,
+    *_of_statuses(r"5\d\d|429"),
     _of_amazon(
         r"SlowDown|ServiceUnavailable|InternalError|InternalFailure|RequestTimeout|Throttling\w{0,20}|BadGateway"
         r"|TooManyRequests\w{0,20}|RequestLimitExceeded|50[0-4]|429",
@@ -168,7 +163,7 @@ NO_ANSWER: tuple[Sign, ...] = (
 )
 REFUSED: tuple[Sign, ...] = (
     *_of_classes("refused"),
-    *_REFUSAL,
+    *_of_statuses(r"40[13]"),
     *(
         Sign(words, rf"^(?![\w.]{{0,200}}Proxy){_RAISED[1:]}(?<!Tunnel connection failed: ){words}")
         for words in ("401 Unauthorized", "403 Forbidden")

@@ -26,8 +26,8 @@ from ddp_run.record.events import ExceptionInfo
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """Signals caused by the process itself. Any other signal may have come long after a line."""
 _NCCL_ERRORS = ("NCCL error", "NCCL Error", "ncclUnhandledCudaError", "ncclSystemError", "ncclInternalError")
-URL = r"(?P<url>https?://[^\s'\"?<>]+)"
-"""A URL up to its query; group `url`."""
+URL = r"(?P<url>https?://(?:[^/@\s]{1,200}@)?(?P<host>[^\s/:'\"?<>]{1,255})(?::(?P<port>\d{1,5}))?[^\s'\"?<>]*)"
+"""A URL up to its query; groups `url`, `host` and `port`."""
 QUOTED_PATH = r"(?P<quote>['\"])(?P<path>.{1,1000}?)(?P=quote)"
 """A path in Python's repr form; groups `quote` and `path`."""
 _NOT_STARTED = (126, 127)
@@ -143,9 +143,9 @@ class Hit:
         """Return the user's line in the exception that contains it, else in the one that ended the rank."""
         return (self.exception.where if self.exception is not None else "") or death.where
 
-    def fill(self, text: str, death: Death) -> str:
-        """Return a sign's text with its fields: `{name}` of a group, or `{who}`, `{where}`, `{host}`, `{line}`,
-        `{match}`; `{ in {name}}` is left out if there is no such name.
+    def fill(self, text: str, death: Death, **more: str | None) -> str:
+        """Return a sign's text with its fields: `{name}` of a group or of `more`, or `{who}`, `{where}`, `{host}`,
+        `{line}`, `{match}`; `{ in {name}}` is left out if there is no such name.
         """
         shown = {
             "who": death.who,
@@ -154,6 +154,7 @@ class Hit:
             "line": self.text[:_SHOWN],
             "match": self.match[0].partition("\n")[0].strip()[:_SHOWN],
             **{name: value and value.strip() for name, value in self.match.groupdict().items()},
+            **more,
         }
 
         def keep(part: Match[str]) -> str:
@@ -164,9 +165,9 @@ class Hit:
 
         return _FIELD.sub(put, _OPTIONAL.sub(keep, text))
 
-    def says(self, death: Death) -> str:
+    def says(self, death: Death, **more: str | None) -> str:
         """Return what its sign means."""
-        return self.fill(self.sign.cause or "", death)
+        return self.fill(self.sign.cause or "", death, **more)
 
     def finding(
         self,

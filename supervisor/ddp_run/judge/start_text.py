@@ -9,7 +9,7 @@ Environment Modules.
 
 from __future__ import annotations
 
-from ddp_run.judge.signs import Sign, like
+from ddp_run.judge.signs import URL, Sign, like
 
 _SHELL = r"(?:^|\s)[^\s:]{1,300}: "
 _NAME = r"(?P<path>(?![-$])[^\s:'\"\u2018]{1,300})"
@@ -101,19 +101,18 @@ UNREACHABLE: tuple[Sign, ...] = (
     Sign("toomanyrequests: "),
     like(r"dial tcp \S{1,300}[^\n]{0,200}: (?P<why>i/o timeout|connect: [a-z ]{1,40}|no such host)"),
     like(r"(?P<why>net/http: (?:request canceled|TLS handshake timeout)[^\n]{0,100})"),
-    like(r"URL (?P<url>https?://\S{1,400}) returned error code: (?P<status>429|5\d\d)"),
-    like(r"error sending request for url \((?P<url>https?://[^\s)]{1,400})\)"),
+    like(rf"URL {URL}\S* returned error code: (?P<status>429|5\d\d)", cause="{who} got HTTP {status} from {to}"),
     # pip's; it tries again, and then only says that it found no version
     like(r"Retry\(total=\d+[^\n]{0,200}after connection broken by '(?P<why>[^\n]{1,200})'"),
     like(r"(?P<why>Could not resolve host: (?P<host>[\w.\-]{1,255}))"),
     like(r"curl: \((?:5|7|16|28|35|52|56|92)\) (?P<why>[^\n]{1,100})"),
     like(r"unable to resolve host address [`'\u2018](?P<host>[\w.\-]{1,255})"),
-    like(r"E: Failed to fetch (?P<url>https?://\S{1,400})"),
+    like(rf"E: Failed to fetch {URL}"),
 )
 """Groups `url`, `host`, `status`, `why`."""
 REFUSED: tuple[Sign, ...] = (
     Sign("Permission denied (publickey"),
-    like(r"could not read Username for '(?P<url>https?://[^'\n]{1,400})'"),
+    like(rf"could not read Username for '{URL}"),
     Sign("fatal error: Unable to locate credentials"),
     Sign("This request is not authorized to perform this"),
 )
