@@ -141,6 +141,11 @@ class Death:
         return self.exception is None and (self.code or 0) < 0
 
     @property
+    def killed_by_another(self) -> bool:
+        """The same, unless it aborted itself, as native code does after it has said why."""
+        return self.killed_without_exception and self.code != -signal.SIGABRT
+
+    @property
     def crashed_on_the_way_out(self) -> bool:
         """Its program failed with an exception, and native code then crashed during interpreter shutdown."""
         return self.exception is not None and self.failed_at is not None and -(self.code or 0) in _CRASHES

@@ -224,7 +224,7 @@ def ended_by(death: Death, signs: Sequence[Sign]) -> Hit | None:
 
 def ended_itself(death: Death, signs: Sequence[Sign]) -> Hit | None:
     """The same, unless a signal from elsewhere ended the rank: its last words are not the reason then."""
-    return None if death.killed_without_exception and death.code != -signal.SIGABRT else ended_by(death, signs)
+    return None if death.killed_by_another else ended_by(death, signs)
 
 
 def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
