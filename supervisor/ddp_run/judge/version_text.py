@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.judge.signs import Sign, like
+from ddp_run.judge.signs import Sign, like, meaning
 
 _RAISED = frozenset(
     {
@@ -19,11 +19,13 @@ _WHOSE = (
     r"package|[Ll]ibrary|[Rr]untime|CUDA|cuDNN|ROCm|HIP|CANN|ABI|NumPy|[Pp]y[Tt]orch|[Tt]orch|[Tt]ransformers|[Pp]ython"
 )
 
-PARTS_MISSING = (
+OLDER_NUMPY = ("python -m pip install 'numpy<2'   # or newer releases of the packages that were built for NumPy 1",)
+PARTS_MISSING = meaning(
     like(r"Could not run '(?!aten::|prims::)\w{1,60}::[\w.]{1,100}' with arguments from the 'CUDA' backend", _RAISED),
     like(r"\w{1,60}: implementation for device cuda:\d{1,4} not found"),
     like(r"No such operator (?!aten::|prim)\w{1,60}::\w{1,100}", _RAISED),
     Sign("CUDA Setup failed despite GPU being available", types=_RAISED),  # bitsandbytes
+    likely=True,
 )
 """A package has no code for the GPU: built for CPUs, or not loaded because it does not fit the installed torch."""
 SIGNS: tuple[Sign, ...] = (
@@ -40,7 +42,7 @@ SIGNS: tuple[Sign, ...] = (
     like(r"\bversion [\w.+]{1,40} is [^\n]{0,40}?incompatible with (?=\w)", _RAISED),  # jaxlib, and below
     like(r"but this version of \w{1,40} requires version", _RAISED),
     Sign("not compatible with the installed", r"version \S{1,40} is[^\n]{0,60} not compatible with the inst"),
-    like(r"needs NumPy [\d.]{1,9} or (?:less|greater)", _RAISED),  # numba
+    *meaning(like(r"needs NumPy [\d.]{1,9} or (?:less|greater)", _RAISED), advice=OLDER_NUMPY),  # numba
     Sign("Gencode/Runtime versions", types=_RAISED),  # protobuf
     Sign("max supported IR version", types=_RAISED),  # ONNX Runtime
     like(r"not supported on Python 3\.\d{1,3}\b", _RAISED),  # torch.compile
@@ -87,10 +89,17 @@ LIBRARIES = (
     r"torch|torchvision|torchtext|torchaudio|pytorch_lightning|lightning|lightning_fabric|transformers|numpy|scipy|sklearn"
     r"|keras|tensorflow|huggingface_hub|datasets|diffusers|peft|accelerate|timm|mmcv|mmengine|detectron2|triton|pandas"
 )
-DROPPED = Sign(
-    "No module named '",
-    # Python names the first missing part: for a dotted name, the package itself is there
-    rf"No module named '(?P<dropped>(?:{LIBRARIES})\.[\w.]+|distutils|imp|asyncore|asynchat|cgi|pipes)'"
-    r"(?!; '[\w.]+' is not a package)",
-    frozenset({"ModuleNotFoundError"}),
+_DROPPED = "{who} found no module {dropped}{where}: not in the installed version of "
+DROPPED = tuple(
+    Sign(
+        "No module named '",
+        # Python names the first missing part: for a dotted name, the package itself is there
+        rf"No module named '(?P<dropped>{parts})'(?!; '[\w.]+' is not a package)",
+        ("ModuleNotFoundError",),
+        f"{_DROPPED}{whose}",
+    )
+    for parts, whose in (
+        (rf"(?P<whose>{LIBRARIES})\.[\w.]+", "{whose}"),
+        ("distutils|imp|asyncore|asynchat|cgi|pipes", "Python"),
+    )
 )

@@ -53,7 +53,7 @@ _ON_HUB = (
     like(r"(?<![^\s:])(?P<path>[^\s:]+) is not a local folder and is not a valid model identifier", cause=_NOWHERE),
     _DATASET,
     _WRAPPED,
-    like(r"Can't find weights for (?P<path>\S{1,1000}) in \S{1,1000} or in the Hugging Face Hub\. Please check"),  # peft
+    like(r"Can't find weights for (?P<path>\S{1,1000}) in \S{1,1000} or in the Hugging Face Hub\. Please"),  # peft
 )
 """The text may mean a name on the Hub, which can be hidden from this user."""
 _ANOTHER = like(r"\[Errno (?!2\])-?\d{1,4}\]")
