@@ -79,7 +79,7 @@ SIGNS = meaning(
     like(r"Error\(s\) in loading state_dict for (?P<model>[\w.\[\]]+):(?P<body>[\s\S]*)"),
     *meaning(
         like(
-            r"The checkpoint being loaded used a DP world size of (?P<saved>\d+) but the current world size is (?P<now>\d+)"
+            r"checkpoint being loaded used a DP world size of (?P<saved>\d+) but the current world size is (?P<now>\d+)"
         ),
         like(r"world size at save time was (?P<saved>\d{1,9}), but at load time was (?P<now>\d{1,9})"),
         cause="{who} loaded a checkpoint saved with {saved} ranks, but runs with {now}{where}",

@@ -23,8 +23,8 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, vendor
-from ddp_run.judge.signs import Hit, Sign, anywhere, like, quotes
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Hit, Sign, anywhere, first_of, like, meaning, quotes
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
 RULE = Rule(
     code="DDP309",
@@ -39,9 +39,7 @@ _WARNED = like(
     r"(?m:^)(?P<gpu>[^\n]{2,160}?) with (?:CUDA|HIP|XPU)? ?capability (?P<arch>sm_\w+)"
     r" is not compatible with the current PyTorch installation"
 )
-_ROCBLAS = like(r"rocBLAS error: Cannot read \S[^\n]{0,300} for GPU arch ?: (?P<arch>\w+)")
-_FUNCTION = like(r"(?P<runtime>CUDA|HIP) error: invalid device function")
-_REFUSED = (
+_REFUSED = meaning(
     like(r"only supported on GPUs with compute capability (?:of at least|>=) [\d.]+"),
     Sign("is not compatible with compile time compute cap", r"Runtime compute cap (?P<arch>\d+) is not comp"),
     Sign("is not supported for the current GPU. ", r"current GPU\. Minimum capability: \d+\. Current capability: "),
@@ -50,6 +48,7 @@ _REFUSED = (
     like(r"only supports sm_?\d{2,3} and above"),
     like(r" Backend requires SM>=\d{2,3}\b"),
     Sign("engine plan file is generated on an incompatible device"),  # TensorRT
+    cause="{line}",
 )
 """Libraries that compare the GPU with the ones they were built for."""
 _RAISED = frozenset(
@@ -61,7 +60,7 @@ _OF_A_GPU = r"\b(?:[Cc]ompute|CUDA|GPU|device with)"
 _GENERATION = (
     rf"{_ASKS}[^\n,]{{0,60}}?\b{_OLDER}(?:\+|\b[^\n]{{0,30}}?\b(?:newer|later|above|higher|GPUs?|[AH]\d{{3}})\b)"
 )
-_TOO_OLD = (
+_TOO_OLD = meaning(
     Sign(
         "apability",
         rf"{_ASKS}[^\n]{{0,120}}?{_OF_A_GPU} [Cc]apability[^\n\d]{{0,30}}\d|Minimum capability: \d"
@@ -81,6 +80,8 @@ _TOO_OLD = (
     Sign("No supported GPU compute capabilities found"),  # numba
     Sign("No supported CUDA architectures found"),  # FlashInfer
     Sign("architecture mismatch when calling `cu"),  # cuSPARSELt
+    cause="{who} needs another GPU: {asked}{where}",
+    advice=("nvidia-smi --query-gpu=name,compute_cap --format=csv   # what this GPU has",),
 )
 """Requirements of kernels, in their libraries' exceptions."""
 _SEVERAL = "No operator found for `"
@@ -105,43 +106,35 @@ SIGNS = (
     like(r"\b\w+_STATUS_ARCH_MISMATCH\w*"),
     Sign("PI_ERROR_INVALID_BINARY"),
     Sign("UR_RESULT_ERROR_INVALID_BINARY"),
-    _FUNCTION,
-    _ROCBLAS,
+    like(r"(?P<runtime>CUDA|HIP) error: invalid device function"),
+    like(r"rocBLAS error: Cannot read \S[^\n]{0,300} for GPU arch ?: (?P<arch>\w+)"),
     _WARNED,
 )
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a message that ended the rank; torch's warning alone is not a failure."""
-    said = SIGNS[:-1]
-    hit = ended_by_gpu(death, said) or behind_nccl(death, said)
+    hit = first_of(death, SIGNS[:-1], ended_by_gpu, behind_nccl)
     if hit is None:
         return None
     warned = anywhere(death.stderr, (_WARNED,))
     arch = hit["arch"] or (warned["arch"] if warned else None)
     gpu = re.sub(r"^.*?(?=NVIDIA|GeForce|Tesla|Quadro|AMD|Intel)", "", warned["gpu"] or "", count=1) if warned else ""
     which = f" ({', '.join(part for part in (gpu, arch) if part)})" if arch or gpu else ""
-    if hit.sign in _TOO_OLD:
-        sure = "likely" if _SEVERAL in hit.match.string else hit.confidence
+    if hit.sign.advice is not None:
+        sure: Confidence | None = "likely" if _SEVERAL in hit.match.string else None
         asked = re.sub(r"^.*?: ", "", hit.text, count=1)[:160]
-        return hit.finding(RULE, death, f"{death.who} needs another GPU: {asked}{death.where}", _SHOW, confidence=sure)
-    sure = "likely" if hit.sign is _FUNCTION and warned is None and hit["runtime"] == "CUDA" else hit.confidence
-    cause = f"{death.who} has no kernel for its GPU{which}: {_whose(hit, warned)}{death.where}"
-    also = quotes(warned)
-    return hit.finding(RULE, death, cause, _advice(hit, arch, warned is not None), confidence=sure, also=also)
-
-
-_SHOW = ("nvidia-smi --query-gpu=name,compute_cap --format=csv   # what this GPU has",)
-
-
-def _whose(hit: Hit, warned: Hit | None) -> str:
-    if hit.sign in _REFUSED:
-        return hit.text[:160]
-    return "this torch was built without it" if warned is not None else "torch or an extension was built without it"
+        return hit.finding(RULE, death, hit.says(death, asked=asked), confidence=sure)
+    sure = "likely" if warned is None and hit["runtime"] == "CUDA" else None
+    whose = "this torch was" if warned is not None else "torch or an extension was"
+    cause = (
+        f"{death.who} has no kernel for its GPU{which}: {hit.says(death) or f'{whose} built without it'}{death.where}"
+    )
+    return hit.finding(RULE, death, cause, _advice(hit, arch, warned is not None), confidence=sure, also=quotes(warned))
 
 
 def _advice(hit: Hit, arch: str | None, torchs: bool) -> tuple[str, ...]:
-    if vendor(hit.match.string) == "HIP" or hit.sign is _ROCBLAS:
+    if vendor(hit.match.string) == "HIP":
         return (
             "rocminfo | grep -m1 gfx   # the GPU's architecture",
             'python -c "import torch; print(torch.cuda.get_arch_list())"   # its architectures',
