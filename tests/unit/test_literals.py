@@ -22,7 +22,7 @@ from ddp_run.judge.literals import longest
         ("abc(?:d|e){2}f", "abc"),
         ("colou?r of it", "r of it"),
         ("lines? of", "line"),
-        (r"abc+d{1,3}efgh*", "efg"),
+        (r"ab+d{1,3}efgh*", "efg"),
         ("a{0,3}b", "b"),
         ("(?<!not )found(?! it)", "found"),
         (r"^\bat the end$", "at the end"),

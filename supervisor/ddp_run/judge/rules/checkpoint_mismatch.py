@@ -115,7 +115,7 @@ SIGNS = meaning(
     Sign("Attempted to load weight (torch.Size("),
     Sign("You set `ignore_mismatched_sizes` to `False`"),
     *_PHRASES,
-    like(r"KeyError: '(?P<part>[\w.\-/]+)'$", ("KeyError",)),
+    Sign("KeyError", r"KeyError: '(?P<part>[\w.\-/]+)'$", ("KeyError",)),
     cause="{who} loaded a checkpoint that does not match{where}: {match}",
 )
 _GENERAL = (

@@ -126,10 +126,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         asked = re.sub(r"^.*?: ", "", hit.text, count=1)[:160]
         return hit.finding(RULE, death, hit.says(death, asked=asked), confidence=sure)
     sure = "likely" if warned is None and hit["runtime"] == "CUDA" else None
-    whose = "this torch was" if warned is not None else "torch or an extension was"
-    cause = (
-        f"{death.who} has no kernel for its GPU{which}: {hit.says(death) or f'{whose} built without it'}{death.where}"
-    )
+    whose = "this torch" if warned is not None else "torch or an extension"
+    why = hit.says(death) or f"{whose} was built without it"
+    cause = f"{death.who} has no kernel for its GPU{which}: {why}{death.where}"
     return hit.finding(RULE, death, cause, _advice(hit, arch, warned is not None), confidence=sure, also=quotes(warned))
 
 
