@@ -30,6 +30,8 @@ URL = r"(?P<url>https?://(?:[^/@\s]{1,200}@)?(?P<host>[^\s/:'\"?<>]{1,255})(?::(
 """A URL up to its query; groups `url`, `host` and `port`."""
 QUOTED_PATH = r"(?P<quote>['\"])(?P<path>.{1,1000}?)(?P=quote)"
 """A path in Python's repr form; groups `quote` and `path`."""
+DATA_WORKER = r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\)"
+"""From torch/utils/data/dataloader.py; group `pids`."""
 _NOT_STARTED = (126, 127)
 """A shell's exit codes for a program that it could not run or could not find."""
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)

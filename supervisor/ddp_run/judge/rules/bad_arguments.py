@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 
+from ddp_run.evidence.exception_chain import statement
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import LAST_WORDS
@@ -75,7 +76,7 @@ _RAISED = tuple(
 )
 """Python parsers that raise for rejected arguments."""
 _PRINTED = tuple(
-    Sign(words, pattern)
+    Sign(words, pattern, likely=True)
     for words, pattern in (
         ("Could not override '", r"^\W{0,9}(?P<what>Could not override '[^'\n]{1,300}')"),
         ("Could not append to config", r"^\W{0,9}(?P<what>Could not append to config[^\n]{0,300})"),
@@ -103,7 +104,6 @@ _CHECKS = re.compile(
 )
 """Names of functions that read or check a program's arguments."""
 _FRAME = re.compile(r'^  File "[^"\n]{1,400}", line \d{1,9}, in [^\n]{1,200}\n', re.MULTILINE)
-_BY_HAND = re.compile(r"^\s{0,20}(?:raise|assert)\b")
 _OPTION = re.compile(r"^[`'\"]?--[a-z][\w\-]{1,60}")
 _NEAR = 4
 """Such a function must be among this many innermost frames."""
@@ -129,7 +129,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     script = attempt.script or "the script"
     advice = (f"python {attempt.script} --help",) if attempt.script and attempt.script.endswith(".py") else ()
-    sure: Confidence = "likely" if hit.sign in _PRINTED else "certain"
+    sure: Confidence = "likely" if hit.sign.likely else "certain"
     return Finding(RULE, death.rank, f"{script} rejected its arguments: {hit['what']}", (hit.quote,), advice, sure)
 
 
@@ -163,7 +163,7 @@ def _is_refusal(raised: ExceptionInfo) -> bool:
     last = [found.end() for found in _FRAME.finditer(raised.traceback)][-_NEAR:]
     if not last or raised.type.rpartition(".")[2] not in _REFUSALS:
         return False
-    if _BY_HAND.search(raised.traceback[last[-1] :]) is None:
+    if not statement(raised).startswith(("raise", "assert")):
         return False
     checks = [found.end() for found in _CHECKS.finditer(raised.traceback)]
     return (bool(checks) and checks[-1] >= last[0]) or _OPTION.search(raised.message) is not None

@@ -20,7 +20,7 @@ import signal
 
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge import oom_text
-from ddp_run.judge.signs import Hit, Sign, ended_by, in_whole_log, like
+from ddp_run.judge.signs import DATA_WORKER, Hit, Sign, ended_by, in_whole_log, like
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 from ddp_run.values.words import size_in_words
 
@@ -59,10 +59,8 @@ _REFUSED = (
     like(r"MemoryError\b", _MEMORY_ERRORS),
 )
 _TASK = like(r"srun: error: \S+ tasks? (?P<tasks>[\d,\-]+): Out Of Memory")
-_WORKER = like(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed")
+_WORKER = like(rf"{DATA_WORKER} is killed by signal: Killed")
 SIGNS: tuple[Sign, ...] = (*_REFUSED, _WORKER, *oom_text.SIGNS, _TASK)
-_OF_PROGRAM = re.compile(r"\n\s{1,40}raise MemoryError\b[^\n]{0,400}\n(?:[\s^~]{1,400}\n)?MemoryError\b[^\n]*\s*$")
-"""Python raises its own without a statement."""
 _DEVICE = re.compile(r"CUDA|cuda|HIP|XPU|out of memory on device|ibv_|NCCL|</torch_")
 _NO_HOST_HAS = 1 << 50
 """Bytes. A larger request means a wrong shape or a misread length."""
@@ -86,10 +84,10 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if ended_by(death, (_WORKER,)) is not None:
         return _told(death, attempt, "lost a DataLoader worker to SIGKILL")
     hit = ended_by(death, _REFUSED)
-    if hit is None or _DEVICE.search(_said(hit)):
+    if hit is None or _DEVICE.search(hit.message):
         return None
-    if hit.exception is not None and _OF_PROGRAM.search(hit.exception.traceback):
-        return None
+    if hit.statement.startswith("raise MemoryError"):
+        return None  # Python raises its own without a statement
     return hit.finding(RULE, death, _cause(death, hit), _LENGTH if _is_absurd(hit) else _ADVICE)
 
 
@@ -156,10 +154,6 @@ def _told(death: Death, attempt: Evidence, what: str = "was killed by SIGKILL") 
     )
     shown = advice if "slurm" in said or "srun" in said else _ADVICE
     return Finding(RULE, death.rank, cause, (quote,), shown, sure)
-
-
-def _said(hit: Hit) -> str:
-    return hit.text if hit.exception is None else hit.exception.message
 
 
 def _is_absurd(hit: Hit) -> bool:

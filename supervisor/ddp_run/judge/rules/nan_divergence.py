@@ -16,7 +16,6 @@ warm-up, gradient clipping, `bfloat16` instead of `float16`, an epsilon in divis
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import LEAVING
@@ -39,16 +38,23 @@ _STOPPING = tuple(
     Sign(words, rf"(?i)\bloss\b[^\n]{{0,60}}?\b{_NOT_FINITE}[^\n]*?\b(?:stopping|aborting|exiting|terminat)")
     for words in ("stopping training", "topping the training", "borting training", "xiting training")
 )
-_DISTRIBUTION = r"to satisfy the constraint [\s\S]{0,200}?found invalid values:[\s\S]{0,1500}?\b(?:nan|inf)\b"
-_SAMPLING = like(r"probability tensor contains either `?inf`?, `?nan`? or element < 0")
-"""Not certain: a sampler's negative weights give it as well."""
+_VERBS = ("is", "was", "became", "has", "contains", "went", "got", "turned")
+_VALUES = ("nan", "NaN", "NAN", "Nan", "inf", "Inf", "not finite", "non-finite", "`nan`")
 SIGNS: tuple[Sign, ...] = (
-    _SAMPLING,
+    # a sampler's negative weights give it as well
+    like(r"probability tensor contains either `?inf`?, `?nan`? or element < 0", likely=True),
     like(r"The total norm of order \S+ for gradients[^\n]{0,40} is non-finite"),
-    like(r"Function '(?P<function>\w+)' returned nan values in its \d+th output"),
+    like(
+        r"Function '(?P<function>\w+)' returned nan values in its \d+th output",
+        cause="{who} computed NaN in the backward of {function}{where}",
+    ),
     Sign("Current loss scale already at minimum"),
     Sign("Minimum loss scale reached"),
-    like(_DISTRIBUTION),
+    Sign(
+        "to satisfy the constraint",
+        r"to satisfy the constraint [\s\S]{0,200}?found invalid values:[\s\S]{0,1500}?\b(?:nan|inf)\b",
+        cause="{who} passed NaN or infinite values to a torch.distributions object{where}",
+    ),
     Sign("Detected nan and/or inf values"),
     Sign("The loss returned in `training_step` is"),
     Sign("found NaN in local"),
@@ -57,56 +63,21 @@ SIGNS: tuple[Sign, ...] = (
         Sign(words, _OF_LOSS)
         for words in (
             *(
-                "oss is nan",
-                "oss is NaN",
-                "oss is NAN",
-                "oss is inf",
-                "oss is Inf",
-                "oss is not finite",
-                "oss is non-finite",
+                f"oss {verb} {value}"
+                for verb in ["is", "was", "became", "has", "contains", "went", "got", "turned"]
+                for value in _VALUES
             ),
-            *(
-                "oss was nan",
-                "oss was NaN",
-                "oss became nan",
-                "oss became NaN",
-                "oss became inf",
-                "loss = nan",
-                "loss=nan",
-            ),
-            *("loss: nan", "Loss: nan", "loss nan", "Loss nan", "Loss = nan", "oss exploded", "oss contains nan"),
-            *(
-                "oss contains NaN",
-                "NaN loss",
-                "nan loss",
-                "NaN in loss",
-                "nan in loss",
-                "on-finite loss",
-                "onfinite loss",
-            ),
-            *("nfinite loss", "NaN detected in loss", "oss has nan", "oss has NaN", "oss went nan", "oss went NaN"),
-            *("oss got nan", "oss turned nan", "oss is `nan`", "oss diverged to nan"),
+            *(f"oss{sign}{value}" for sign in (" = ", "=", ": ", " ") for value in ("nan", "NaN")),
+            *(f"{value} {where}loss" for value in _VALUES[:4] for where in ("", "in ", "detected in ")),
+            *("on-finite loss", "onfinite loss", "nfinite loss", "oss exploded", "oss diverged to nan"),
         )
     ),
     *(
         Sign(words, _OF_GRADIENT)
         for words in (
-            *(
-                "radients are nan",
-                "radients are NaN",
-                "radients are Nan",
-                "NaN gradient",
-                "nan gradient",
-                "Nan gradient",
-            ),
-            *("NaN in grad", "nan in grad", "radient is nan", "radient is NaN", "on-finite grad", "grad norm is nan"),
-            *(
-                "grad_norm is nan",
-                "grad norm: nan",
-                "radient norm is nan",
-                "radient norm is NaN",
-                "radients contain NaN",
-            ),
+            *(f"radient{verb} {value}" for verb in ("s are", "s contain", " is", " norm is") for value in _VALUES[:4]),
+            *(f"{value} {where}grad" for value in _VALUES[:4] for where in ("", "in ")),
+            *("on-finite grad", "grad norm is nan", "grad_norm is nan", "grad norm: nan"),
         )
     ),
     like(r"FloatingPointError(?!: underflow)", ("FloatingPointError",)),  # an underflow is finite
@@ -126,6 +97,7 @@ _GENERAL = (
         rf"|(?i:\b{_FINITE} (?:(?:or|and) {_FINITE} )?(?:persisted|loss|gradients?|grad(?:ient)? norm|tensor found"
         rf"|detected)\b)",
         ("RuntimeError", "ValueError", "AssertionError", "Exception", "InvalidArgumentError"),
+        likely=True,
     ),
 )
 """Exception messages about values that only training has."""
@@ -148,8 +120,10 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     others = [other for other in attempt.deaths if other.rank != death.rank and other.exception is not None]
     alone = raised is not None and bool(others) and all(_another(other, death) for other in others)
-    confidence = "likely" if hit.sign is _SAMPLING else hit.confidence
-    return hit.finding(RULE, death, _cause(death, hit), _advice(death, hit, alone), confidence=confidence)
+    first = hit.message.partition("\n")[0]
+    said = first if hit.exception is None else first.partition(". ")[0] or hit.exception.type
+    cause = hit.says(death) or f"{death.who} stopped on a non-finite value{hit.where(death)}: {said[:160]}"
+    return hit.finding(RULE, death, cause, _advice(death, hit, alone))
 
 
 def _said_in_general(death: Death) -> Hit | None:
@@ -159,7 +133,7 @@ def _said_in_general(death: Death) -> Hit | None:
         return None
     if hit.match.start() > _AT_ONCE:
         return None
-    return replace(hit, confidence="likely")
+    return hit
 
 
 def _last_words(death: Death) -> Hit | None:
@@ -171,23 +145,12 @@ def _another(other: Death, death: Death) -> bool:
     return death.exception is not None and other.exception is not None and other.exception.type != death.exception.type
 
 
-def _cause(death: Death, hit: Hit) -> str:
-    raised = hit.exception
-    where = raised.where if raised is not None else ""
-    if hit["function"]:
-        return f"{death.who} computed NaN in the backward of {hit['function']}{where}"
-    said = hit.text if raised is None else raised.message.partition("\n")[0].partition(". ")[0] or raised.type
-    if hit.sign.words == "to satisfy the constraint":
-        return f"{death.who} passed NaN or infinite values to a torch.distributions object{where}"
-    return f"{death.who} stopped on a non-finite value{where}: {said[:160]}"
-
-
 def _advice(death: Death, hit: Hit, alone: bool) -> tuple[str, ...]:
     advice = [
         "torch.autograd.set_detect_anomaly(True)   # for the steps before: names the operation with the first NaN"
     ]
     if alone:
         advice.append(f"torch.isfinite(batch).all()   # check the data of {death.who}: no other rank raised it")
-    if "loss scale" in hit.sign.words:
+    if "loss scale" in hit.match[0]:
         advice.append('"bf16": {"enabled": true}   # instead of fp16 in the DeepSpeed config: needs no loss scale')
     return tuple(advice)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence.exception_chain import chain, tells_of_a_program
+from ddp_run.evidence.exception_chain import chain, statement, tells_of_a_program
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.pasted.raised import AGENT_FRAME
 from ddp_run.evidence.traceback_text import is_library, line_of
@@ -42,8 +42,6 @@ _MISTAKES = frozenset(
     }
 )
 """Python raises these for mistakes in the code; an OSError or a custom class is about something else."""
-_RAISED = re.compile(r"[^\n]{0,200}\n\s{1,40}raise\b")
-"""Follows a frame's position: the source line there contains the `raise`."""
 _PYTHONS_CODE = 1
 
 
@@ -89,9 +87,7 @@ def _is_the_reason(raised: ExceptionInfo, attempt: Evidence) -> bool:
     frames = list(_FRAME.finditer(raised.traceback))
     if not frames or is_library(frames[-1][1]) or len(chain(raised)) > 1:
         return False
-    return raised.type in _MISTAKES or (
-        raised.type == "RuntimeError" and _RAISED.match(raised.traceback, frames[-1].end()) is not None
-    )
+    return raised.type in _MISTAKES or (raised.type == "RuntimeError" and statement(raised).startswith("raise"))
 
 
 def _cut_off(death: Death) -> Finding | None:

@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import re
 
+from ddp_run.evidence.exception_chain import statement
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_whole_log, like, said_last
 from ddp_run.judge.start_text import SYNTAX
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.record.events import ExceptionInfo
 
 RULE = Rule(
     code="DDP101",
@@ -36,8 +38,6 @@ RULE = Rule(
 _TYPES = frozenset({"SyntaxError", "IndentationError", "TabError"})
 _VARIABLE = re.compile(r"\$\{?(?P<name>\w+)")
 _PLACE = re.compile(r" \([^()]*, line \d+\)$")
-_RAISED = re.compile(r"\n\s{1,40}raise [^\n]{1,400}\n(?:[\s^~]{1,400}\n)?\w{1,20}Error\b[^\n]*\s*$")
-"""From a program: Pillow calls a damaged image a syntax error."""
 _GIVEN_TEXT = re.compile(
     r', line \d+, in [^\n]{1,400}\n(?:[^\n]{0,400}\n){1,3}\s{0,40}File "<[^">\n]{1,100}>", line \d+\n'
 )
@@ -76,8 +76,7 @@ SIGNS: tuple[Sign, ...] = (*_PARSE, _PYTHON_AS_SCRIPT, *_REFUSED, *_BAD_VALUE, *
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a rank whose script does not compile, or whose script is the word `python`."""
     raised = death.exception
-    of_script = raised is not None and not (_RAISED.search(raised.traceback) or _GIVEN_TEXT.search(raised.traceback))
-    if raised is not None and raised.type in _TYPES and of_script:
+    if raised is not None and raised.type in _TYPES and not _is_of_a_text(raised):
         quote = line_of(death.stderr, raised)
         place = f"{raised.file}:{raised.line}" if raised.file else "the script"
         return Finding(
@@ -96,6 +95,11 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     word = (hit["word"] or "").strip()
     said = f"`{word}` was taken for the script" if word else "a blank argument was taken for the script"
     return Finding(RULE, death.rank, said, (hit.quote,), ("name the script itself: ddp-run [OPTIONS] train.py [ARGS]",))
+
+
+def _is_of_a_text(raised: ExceptionInfo) -> bool:
+    """Whether a running program rejects a text, or raised it itself: Pillow calls a damaged image a syntax error."""
+    return statement(raised).startswith("raise ") or _GIVEN_TEXT.search(raised.traceback) is not None
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
