@@ -162,6 +162,10 @@ class Death:
         return min(stamps, default=UNORDERED)
 
 
+TORCHS_AGENT = Death(rank=None, name="torch's agent")
+"""What started the ranks, where only its text is known."""
+
+
 @frozen
 class CleanExit:
     """A rank that exited with 0. `at`: the stamp at the end of its program, else the kernel's report of its end."""
@@ -213,7 +217,7 @@ class AgentEnd:
         """
         if (self.code or 0) <= 0 or self.summary:
             return None
-        return Death(None, code=self.code, stderr=self.log, exception=self.exception, name="torch's agent")
+        return replace(TORCHS_AGENT, code=self.code, stderr=self.log, exception=self.exception)
 
 
 @frozen

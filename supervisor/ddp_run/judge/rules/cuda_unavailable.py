@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
 from ddp_run.judge.gpu_text import ended_by_gpu, errors_named, vendor
 from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log, like, meaning
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
@@ -232,10 +232,9 @@ def match_launch(attempt: Evidence) -> Finding | None:
     if attempt.started:
         return None
     hit = in_whole_log(attempt, (_AGENTS,))
-    if hit is None or hit.quote is None:
+    if hit is None:
         return None
-    cause = "cannot start one rank per GPU: torch found no GPU"
-    return Finding(RULE, None, cause, (hit.quote,), _advice("CUDA"))
+    return hit.finding(RULE, TORCHS_AGENT, "cannot start one rank per GPU: torch found no GPU", _advice("CUDA"))
 
 
 _TOOLS = {

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 import signal
 
-from ddp_run.evidence.model import Death, Evidence, LogText
+from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence, LogText
 from ddp_run.judge.platform_text import LOST, LOST_STATE, told_lately
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, in_whole_log, like, survived
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
@@ -76,16 +76,14 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 def match_launch(attempt: Evidence) -> Finding | None:
     """Match a log in which only the scheduler reports an end."""
     told = _told(attempt)
-    if told is None or told.quote is None or attempt.deaths or _went_on(attempt.agent.log, told):
+    if told is None or attempt.deaths or _went_on(attempt.agent.log, told):
         return None
-    return Finding(RULE, None, _cause(told), (told.quote,), _advice(told))
+    return told.finding(RULE, TORCHS_AGENT, _cause(told), _advice(told))
 
 
 def _went_on(log: LogText, told: Hit) -> bool:
     """Ray continues with its remaining nodes."""
-    if told.sign.words != "has been marked dead":
-        return False
-    return survived(log, told)
+    return told.sign.words == "has been marked dead" and survived(log, told)
 
 
 def _told(attempt: Evidence) -> Hit | None:

@@ -17,9 +17,9 @@ from __future__ import annotations
 import re
 import shlex
 
-from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
 from ddp_run.judge import printed_text
-from ddp_run.judge.signs import QUOTED_PATH, Sign, ended_by, in_whole_log, like, meaning, said_last
+from ddp_run.judge.signs import QUOTED_PATH, Sign, ended_by, every, in_whole_log, like, meaning, said_last
 from ddp_run.judge.start_text import DENIED
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
 
@@ -91,17 +91,14 @@ def match_launch(attempt: Evidence) -> Finding | None:
     if attempt.started or attempt.deaths:
         return None
     lines = attempt.agent.log.lines
-    for index in range(len(lines) - 1, -1, -1):
-        found = _AGENTS.search(lines[index])
-        if found is not None and any(_AGENTS_FRAME.search(line) for line in lines[max(0, index - _FRAMES) : index]):
-            path = found["path"] or ""
-            cause = f"torch's agent was denied access to {path}"
-            start = any("in _execute_child" in line for line in lines[max(0, index - _FRAMES) : index])
-            advice = (
-                *((f"chmod +x {shlex.quote(path)}   # a program must be executable",) if start else ()),
-                _look(path),
-            )
-            return Finding(RULE, None, cause, (attempt.agent.log.quote(index),), advice)
+    for hit in reversed(every(attempt.agent.log, _AGENTS)):
+        before = lines[max(0, hit.index - _FRAMES) : hit.index]
+        if not any(_AGENTS_FRAME.search(line) for line in before):
+            continue
+        path = hit["path"] or ""
+        start = f"chmod +x {shlex.quote(path)}   # a program must be executable"
+        advice = (start, _look(path)) if any("in _execute_child" in line for line in before) else (_look(path),)
+        return hit.finding(RULE, TORCHS_AGENT, f"torch's agent was denied access to {path}", advice)
     return None
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 import signal
 
-from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
 from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge import platform_text
 from ddp_run.judge.platform_text import told_lately
@@ -133,9 +133,9 @@ def match_stop(attempt: Evidence) -> Finding | None:
 def match_launch(attempt: Evidence) -> Finding | None:
     """Match a log in which only the scheduler reports an end."""
     told = in_whole_log(attempt, _SCHEDULER)
-    if told is None or told.quote is None or attempt.deaths or started_again(attempt.agent.log, told):
+    if told is None or attempt.deaths or started_again(attempt.agent.log, told):
         return None
-    return Finding(RULE, None, f"the scheduler killed the job: {told['what']}", (told.quote,), _look(told))
+    return told.finding(RULE, TORCHS_AGENT, f"the scheduler killed the job: {told['what']}", _look(told))
 
 
 def _look(told: Hit) -> tuple[str, ...]:

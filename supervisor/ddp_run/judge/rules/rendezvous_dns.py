@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence.model import Death, Evidence, LogText, Quote
-from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, in_whole_log, like
+from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence, LogText
+from ddp_run.judge.signs import Hit, Sign, ended_by, every, in_exception, in_whole_log, like, quotes
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
 RULE = Rule(
@@ -73,35 +73,27 @@ def match_launch(attempt: Evidence) -> Finding | None:
     if attempt.started:
         return None
     ssh = in_whole_log(attempt, (_SSHS,)) if in_whole_log(attempt, _STARTED_BY_SSH) is not None else None
-    if ssh is not None and ssh.quote is not None:
-        return Finding(RULE, None, _cause("the launcher", ssh), (ssh.quote,), _advice(ssh["host"]))
+    if ssh is not None:
+        return ssh.finding(RULE, TORCHS_AGENT, _cause("the launcher", ssh), _advice(ssh["host"]))
     hit = in_whole_log(attempt, (_NOT_REACHED,))
-    return _finding(hit, attempt.agent.log, None) if hit is not None else None
+    return _finding(hit, attempt.agent.log, TORCHS_AGENT) if hit is not None else None
 
 
-def _finding(hit: Hit, log: LogText, death: Death | None) -> Finding | None:
-    unresolved = _unresolved(log, hit["host"])
-    if unresolved is None:
+def _finding(hit: Hit, log: LogText, death: Death) -> Finding | None:
+    said = _unresolved(log, hit["host"])
+    if said is None:
         return None
-    quote, said = unresolved
-    who = "torch's agent" if death is None else death.who
-    quotes = (quote, *([hit.quote] if hit.quote else ()))
-    rank = None if death is None else death.rank
-    exception = None if death is None else death.exception
-    return Finding(RULE, rank, _cause(who, said), quotes, _advice(hit["host"]), exception=exception)
+    return said.finding(RULE, death, _cause(death.who, said), _advice(hit["host"]), also=quotes(hit))
 
 
-def _unresolved(log: LogText, host: str | None) -> tuple[Quote, Hit] | None:
+def _unresolved(log: LogText, host: str | None) -> Hit | None:
     """Return the failed lookup of this host, unless a later line tried an address of it, so the name does resolve."""
-    found: tuple[Quote, Hit] | None = None
-    for index, line in enumerate(log.lines):
-        match = _UNRESOLVED.search(line)
-        if match is not None and match["host"] == host:
-            quote = log.quote(index)
-            found = quote, Hit(_UNRESOLVED, match, quote, None, "certain")
-        elif "client socket has failed to connect to [" in line and f"]:{found[1]['port'] if found else ''}" in line:
-            found = None
-    return found
+    found = next((hit for hit in reversed(every(log, _UNRESOLVED)) if hit["host"] == host), None)
+    if found is None:
+        return None
+    tried = f"]:{found['port']}"
+    later = (line for line in log.lines[found.index + 1 :] if "client socket has failed to connect to [" in line)
+    return None if any(tried in line for line in later) else found
 
 
 def _cause(who: str, hit: Hit) -> str:

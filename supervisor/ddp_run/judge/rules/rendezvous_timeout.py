@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence.model import Death, Evidence, LogText
+from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence, LogText
 from ddp_run.judge.signs import Hit, Sign, anywhere, ended_by, in_whole_log, like, meaning, quotes
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 
@@ -106,7 +106,6 @@ _MEETING = re.compile(
     r"|ProcessGroupGloo\("
 )
 _GLOO_KEY = re.compile(r"/(?:cpu|gloo)//?\d+/(?P<rank>\d+)$")
-_TORCHS_AGENT = Death(rank=None, name="torch's agent")
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
@@ -124,13 +123,13 @@ def match_launch(attempt: Evidence) -> Finding | None:
     gave_up = in_whole_log(attempt, _AGENT)
     if gave_up is not None and _lost(attempt.agent.log):
         cause = "torch's agent lost the rendezvous store: its process died, or the network failed"
-        return gave_up.finding(RULE, _TORCHS_AGENT, cause, _advice(gave_up, attempt), confidence="likely")
+        return gave_up.finding(RULE, TORCHS_AGENT, cause, _advice(gave_up, attempt), confidence="likely")
     closed = gave_up is not None and "Closed" in gave_up.text
     told = (None if closed else in_whole_log(attempt, (_CONNECT, _CLIENTS, _OLD))) or gave_up
     if told is None:
         return None
-    cause = _cause(told, _TORCHS_AGENT)
-    return told.finding(RULE, _TORCHS_AGENT, cause, _advice(told, attempt), also=quotes(gave_up))
+    cause = _cause(told, TORCHS_AGENT)
+    return told.finding(RULE, TORCHS_AGENT, cause, _advice(told, attempt), also=quotes(gave_up))
 
 
 def _lost(log: LogText) -> bool:

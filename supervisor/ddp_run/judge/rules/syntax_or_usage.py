@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.exception_chain import statement
-from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_whole_log, like, said_last
 from ddp_run.judge.start_text import SYNTAX
@@ -109,13 +109,13 @@ def match_launch(attempt: Evidence) -> Finding | None:
         numbers = f"ddp-run --node-rank=1 …   # each of the {attempt.nodes} nodes has its own number, from 0"
         return Finding(RULE, None, taken.said, (), (numbers,), retry=_SAME_RANKS)
     mpirun = in_whole_log(attempt, _MPIRUNS)
-    if mpirun is not None and mpirun.quote is not None and not attempt.started:
-        return Finding(RULE, None, f"mpirun did not start the job: {mpirun['what']}", (mpirun.quote,), _FOR_MPIRUN)
+    if mpirun is not None and not attempt.started:
+        return mpirun.finding(RULE, TORCHS_AGENT, f"mpirun did not start the job: {mpirun['what']}", _FOR_MPIRUN)
     hit = in_whole_log(attempt, _REFUSED) or in_whole_log(attempt, _BAD_VALUE)
-    if hit is None or hit.quote is None or attempt.started:
+    if hit is None or attempt.started:
         return None
     cause = f"torch's launcher rejected its options: {(hit['what'] or '').strip()[:160]}"
-    return Finding(RULE, None, cause, (hit.quote,), _advice(hit))
+    return hit.finding(RULE, TORCHS_AGENT, cause, _advice(hit))
 
 
 def _advice(hit: Hit) -> tuple[str, ...]:

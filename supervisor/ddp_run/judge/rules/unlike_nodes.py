@@ -17,7 +17,7 @@ a warning.
 
 from __future__ import annotations
 
-from ddp_run.evidence.model import Evidence
+from ddp_run.evidence.model import TORCHS_AGENT, Evidence
 from ddp_run.judge.signs import Sign, anywhere
 from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
 from ddp_run.record import file_names
@@ -55,6 +55,4 @@ def match_launch(attempt: Evidence) -> Finding | None:
 
 def _in_text(attempt: Evidence) -> Finding | None:
     hit = anywhere(attempt.agent.log, SIGNS)
-    if hit is None or hit.quote is None:
-        return None
-    return Finding(RULE, None, hit["said"] or "", (hit.quote,), (_ALIKE,))
+    return None if hit is None else hit.finding(RULE, TORCHS_AGENT, hit["said"], (_ALIKE,))
