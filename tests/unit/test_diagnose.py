@@ -124,7 +124,7 @@ def test_a_rank_that_left_early_with_0_is_named() -> None:
 
 def test_a_rank_that_another_one_names_counts_with_its_own_code() -> None:
     """The reporter's code is not the culprit's; it stands in only where the culprit has none."""
-    rule = Rule("DDP599", "named", "Named", Area.COLLECTIVE, Layer.CHANGEABLE, Retry(True, ""), "0.1")
+    rule = Rule("named", "Named", "DDP599", Area.COLLECTIVE, Layer.CHANGEABLE, Retry(True, ""), "0.1")
 
     def names_rank_1(death: Death, _run: Evidence) -> Finding | None:
         return Finding(rule, death.rank, "rank 0 waited for rank 1", culprit=Rank(1)) if death.rank == 0 else None
@@ -389,7 +389,7 @@ def test_a_broken_rule_is_a_note_and_hides_no_other() -> None:
     def broken(death: Death, run: Evidence) -> Finding | None:
         raise ZeroDivisionError
 
-    rule = Rule("DDP999", "broken", "Broken", Area.HOST, Layer.ENDED, Retry(helps=False, reason=""), "0.1")
+    rule = Rule("broken", "Broken", "DDP999", Area.HOST, Layer.ENDED, Retry(helps=False, reason=""), "0.1")
     evidence = run(death(0, -11, 10))
     verdict = judge(evidence, (*catalogue(), Cause(rule, broken)))
     assert verdict.cause == "segfault"
@@ -410,10 +410,9 @@ def test_the_catalogue_is_sound() -> None:
     assert {cut_log._ABORTED, cut_log._RAYS} <= set(names), "a cause that code asks for by its name was renamed"
     assert all(cause.match or cause.match_launch or cause.match_stop for cause in causes)
     for cause in causes:
-        asked = cause.match or cause.match_launch or cause.match_stop
-        own = vars(sys.modules[asked.__module__]) if asked is not None else {}
+        file = sys.modules[f"{rules.__name__}.{cause.rule.name.replace('-', '_')}"]
         functions = [
-            each for each in own.values() if isinstance(each, FunctionType) and each.__module__ == asked.__module__
+            each for each in vars(file).values() if isinstance(each, FunctionType) and each.__module__ == file.__name__
         ]
         public = {each.__name__ for each in functions if not each.__name__.startswith("_")}
         assert public <= set(rules.QUESTIONS), cause.rule.name  # a misspelt question would never be asked

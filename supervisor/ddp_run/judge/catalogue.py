@@ -24,7 +24,6 @@ NAMELESS = Rule(
     area=Area.UNKNOWN,
     layer=Layer.UNEXPLAINED,
     retry=Retry(helps=True, reason="the cause is unknown"),
-    since="0.1",
 )
 """Used when no rule matches."""
 

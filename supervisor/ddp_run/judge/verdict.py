@@ -71,13 +71,13 @@ class Rule:
     fault: `always`, or in `init_process_group` only.
     """
 
-    code: str
     name: str
     title: str
+    code: str
     area: Area
     layer: Layer
     retry: Retry
-    since: str
+    since: str = "0.1"
     wins_over: tuple[tuple[str, str], ...] = ()
     host: Literal["once", "repeated"] | None = None
     unlike: Literal["together", "loading"] | None = None
@@ -93,6 +93,11 @@ class Rule:
     def general(self) -> bool:
         """Whether this only says how a rank ended."""
         return self.layer is Layer.UNEXPLAINED
+
+
+def named(module: str, page: str | None) -> tuple[str, str]:
+    """Return a rule's name and title: the name of its file, and the first line of its page."""
+    return module.rpartition(".")[2].replace("_", "-"), (page or "").partition("\n")[0].removesuffix(".")
 
 
 @frozen

@@ -22,16 +22,14 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import service_text
 from ddp_run.judge.signs import Hit, Sign, ended_by, like, meaning, said_last
 from ddp_run.judge.start_text import REFUSED
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP207",
-    name="auth",
-    title="Credentials missing or rejected",
     area=Area.NETWORK,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same credentials will be rejected again"),
-    since="0.1",
     wins_over=(("permission-denied", "a service that wants credentials denied access, not the file system"),),
 )
 FRAMES = re.compile(
@@ -121,7 +119,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 def _service(hit: Hit) -> str:
     """Return the service that rejected the credentials: by host, by words, by the packages in the traceback."""
     host, said = hit["host"], hit.match[0]
-    for service, named, package in (
+    for service, shown, package in (
         (
             "hugging face",
             r"gated repo|is a gated dataset|LocalToken|Token is required|GatedRepo|user token",
@@ -133,7 +131,7 @@ def _service(hit: Hit) -> str:
         ("azure", r"Azure|AuthorizationPermission", r"/azure/"),
     ):
         by_host = host is not None and service.replace(" ", "") in host
-        if by_host or re.search(named, said) or (host is None and re.search(package, hit.traceback)):
+        if by_host or re.search(shown, said) or (host is None and re.search(package, hit.traceback)):
             return service
     return host or ""
 

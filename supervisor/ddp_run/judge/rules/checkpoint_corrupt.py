@@ -23,16 +23,14 @@ from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_last_words, like, meaning
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP802",
-    name="checkpoint-corrupt",
-    title="Checkpoint or data file corrupt",
     area=Area.CHECKPOINT,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the file will still be corrupt"),
-    since="0.1",
 )
 FRAMES = re.compile(r"/torch/serialization\.py (?:load|_load|_legacy_load|_open_zipfile)")
 _POINTERS = (

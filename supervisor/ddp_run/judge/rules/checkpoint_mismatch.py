@@ -22,16 +22,14 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import AFTER
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, like, meaning
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP801",
-    name="checkpoint-mismatch",
-    title="Checkpoint does not match the model, the optimizer or the number of ranks",
     area=Area.CHECKPOINT,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="checkpoint and model will still differ"),
-    since="0.1",
     unlike="loading",
 )
 FRAMES = re.compile(r"/torch/nn/modules/module\.py load_state_dict")

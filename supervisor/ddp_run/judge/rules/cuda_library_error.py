@@ -22,16 +22,14 @@ from __future__ import annotations
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import ended_by_gpu, vendor
 from ddp_run.judge.signs import Sign, like, meaning
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP307",
-    name="cuda-library-error",
-    title="GPU library error",
     area=Area.DEVICE,
     layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the same call usually fails again"),
-    since="0.1",
     wins_over=(
         ("nccl-init", "NCCL reports the error that the library had on the same GPU"),
         ("compile-failure", "the compiler reports the error of the library that it called"),

@@ -23,16 +23,14 @@ from dataclasses import replace
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.judge.signs import DATA_WORKER, Hit, Sign, ended_by, ended_itself, in_last_words, in_whole_log, like
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP701",
-    name="dataloader-worker-died",
-    title="DataLoader worker died",
     area=Area.DATA,
     layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the same data and memory usually kill a worker again"),
-    since="0.1",
     wins_over=(("file-not-found", "the missing file is the socket of the worker that died"),),
 )
 FRAMES = re.compile(r"/torch/utils/data/dataloader\.py _try_get_data")

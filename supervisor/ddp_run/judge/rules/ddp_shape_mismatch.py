@@ -14,16 +14,14 @@ own data shard), the same `requires_grad`, the same checkpoint loaded before wra
 from __future__ import annotations
 
 from ddp_run.judge.signs import like, matcher, meaning
-from ddp_run.judge.verdict import Area, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP507",
-    name="ddp-shape-mismatch",
-    title="Ranks wrapped different models",
     area=Area.COLLECTIVE,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the ranks will build different models again"),
-    since="0.1",
     unlike="together",
 )
 SIGNS = meaning(

@@ -24,18 +24,16 @@ from shlex import quote
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Sign, ended_by
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import Rank, UnusedParameters
 from ddp_run.values.words import named_ranks
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP506",
-    name="ddp-unused-parameters",
-    title="DDP: parameters received no gradient",
     area=Area.COLLECTIVE,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the same parameters will get no gradient again"),
-    since="0.1",
 )
 SIGNS = (
     Sign("Expected to have finished reduction in the prior iteration"),

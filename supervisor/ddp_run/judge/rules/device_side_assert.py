@@ -30,16 +30,14 @@ import signal
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.judge.gpu_text import ended_by_gpu, errors_named
 from ddp_run.judge.signs import Hit, Sign, like, quotes
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP306",
-    name="device-side-assert",
-    title="Device-side assertion failed",
     area=Area.DEVICE,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the same data will fail the same check again"),
-    since="0.1",
 )
 _KERNELS = (
     r"(?<![\w./\-+])(?P<file>[\w./\-+]+):(?P<line>\d+): (?P<kernel>[^\n]{0,600}?)"

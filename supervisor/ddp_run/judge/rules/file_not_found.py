@@ -25,16 +25,14 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import missing_text, printed_text, service_text
 from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, in_last_words, like, meaning, said_last
 from ddp_run.judge.start_text import NO_FILE, OBJECT_MISSING
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP702",
-    name="file-not-found",
-    title="File or folder not found, or of the wrong kind",
     area=Area.DATA,
     layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the file will still be missing"),
-    since="0.1",
 )
 _NOWHERE = "{who} could not find {path}{where}: no such folder, and no such name on the Hugging Face Hub"
 _DATASET = Sign(

@@ -17,16 +17,14 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Sign, ended_by, like, meaning
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP204",
-    name="gloo-network",
-    title="Gloo network error",
     area=Area.NETWORK,
     layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="the link may have been down only for a moment"),
-    since="0.1",
     unlike="together",
 )
 _WRONG_NAME = Retry(helps=False, reason="the interface will still be missing")

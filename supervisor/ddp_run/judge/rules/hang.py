@@ -23,16 +23,14 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words, like
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP510",
-    name="hang",
-    title="No progress: the job hangs",
     area=Area.COLLECTIVE,
     layer=Layer.ENDED,
     retry=Retry(helps=True, reason="a hang caused by timing, a device or the network may not happen again"),
-    since="0.1",
     unlike="together",
 )
 _DUMPED = like(r'^\s{0,8}Thread \S{1,20} \((?P<how>idle|active)\): "MainThread"')

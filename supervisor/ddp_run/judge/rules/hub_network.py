@@ -28,16 +28,14 @@ from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge import service_text
 from ddp_run.judge.signs import URL, Hit, Sign, in_exception, in_last_words, like, meaning, said_last
 from ddp_run.judge.start_text import UNREACHABLE
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP206",
-    name="hub-network",
-    title="Download failed or remote service unreachable",
     area=Area.NETWORK,
     layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="servers and networks often recover after a while"),
-    since="0.1",
     wins_over=(("file-not-found", "the file is missing because its download failed"),),
 )
 FRAMES = re.compile(r"/wandb/|/(?:huggingface_hub|urllib3|requests|httpx|httpcore|aiohttp|botocore)/")

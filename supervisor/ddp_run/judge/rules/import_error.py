@@ -19,16 +19,14 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.package_text import missing_package
 from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words, like, meaning, said_last
 from ddp_run.judge.start_text import NO_LIBRARY
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP601",
-    name="import-error",
-    title="Import failed",
     area=Area.USER_CODE,
     layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the module will still be missing"),
-    since="0.1",
     unlike="loading",
 )
 FRAMES = re.compile(r"<frozen importlib\._bootstrap>|/importlib/__init__\.py import_module")

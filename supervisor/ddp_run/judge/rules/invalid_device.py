@@ -20,16 +20,14 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import ended_by_gpu, errors_named, vendor
 from ddp_run.judge.signs import Sign, like
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP302",
-    name="invalid-device",
-    title="GPU index out of range",
     area=Area.DEVICE,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same rank will select the same GPU again"),
-    since="0.1",
 )
 _INTELS = (
     like(r"The device index is out of range\. It must be in \[0, (?P<count>\d+)\), but got (?P<device>\d+)"),

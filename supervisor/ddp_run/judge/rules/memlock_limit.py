@@ -21,16 +21,14 @@ from __future__ import annotations
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu
 from ddp_run.judge.signs import Sign, anywhere, first_of, like, meaning, quotes
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP404",
-    name="memlock-limit",
-    title="Locked-memory limit too low",
     area=Area.MEMORY,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the limit will still be too low"),
-    since="0.1",
 )
 _CALL = meaning(
     like(r"Call to (?P<call>ibv_(?:reg|create)_\w+) failed with error Cannot allocate memory"),

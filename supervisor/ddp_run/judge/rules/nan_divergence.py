@@ -20,16 +20,14 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words, like
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP603",
-    name="nan-divergence",
-    title="Loss or gradients not finite (NaN, Inf)",
     area=Area.USER_CODE,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same steps usually lead to the same values"),
-    since="0.1",
 )
 _NOT_FINITE = r"(?:nans?|infs?|infinite|infinity|non-?finite|not finite|exploded)\b"
 _OF_LOSS = rf"(?i)\bloss(?:es)?\b(?:_\w+)?[^\n]{{0,60}}?\b{_NOT_FINITE}|\b{_NOT_FINITE}[^\n]{{0,40}}?\bloss(?:es)?\b"

@@ -21,16 +21,14 @@ from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.lost_peers import address
 from ddp_run.judge.signs import Sign, in_last_words, like
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP501",
-    name="peer-died",
-    title="Peer exited without an error",
     area=Area.COLLECTIVE,
     layer=Layer.FOLLOWED,
     retry=Retry(helps=True, reason="the logs do not show why the connection was lost; it may hold next time"),
-    since="0.1",
     wins_over=(("native-abort", "the rank aborted because a peer is gone"),),
     unlike="together",
 )

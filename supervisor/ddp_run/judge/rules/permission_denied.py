@@ -21,16 +21,14 @@ from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
 from ddp_run.judge import printed_text
 from ddp_run.judge.signs import QUOTED_PATH, Sign, ended_by, every, in_whole_log, like, meaning, said_last
 from ddp_run.judge.start_text import DENIED
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP904",
-    name="permission-denied",
-    title="Permission denied",
     area=Area.HOST,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the permissions will still be missing"),
-    since="0.1",
 )
 _SCRIPT = Sign("can't open file '", r"can't open file '(?P<path>[^']*)': \[Errno 13\] (?P<what>Permission denied)")
 _AGENTS = like(rf"PermissionError: \[Errno \d+\] (?P<what>[^:\n]+): {QUOTED_PATH}")

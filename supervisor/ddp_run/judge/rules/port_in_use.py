@@ -16,16 +16,14 @@ import re
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.signs import Sign, anywhere, like, survived
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP201",
-    name="port-in-use",
-    title="Port already in use",
     area=Area.NETWORK,
     layer=Layer.REFUSED,
     retry=Retry(helps=True, reason="the next attempt uses a new port"),
-    since="0.1",
 )
 SIGNS: tuple[Sign, ...] = (
     Sign("EADDRINUSE"),

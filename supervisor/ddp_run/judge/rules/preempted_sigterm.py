@@ -23,17 +23,15 @@ from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge import platform_text
 from ddp_run.judge.platform_text import told_lately
 from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log, like, quotes, started_again
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
 from ddp_run.values.signals import in_words
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP901",
-    name="preempted-sigterm",
-    title="Terminated from outside (SIGTERM)",
     area=Area.HOST,
     layer=Layer.ENDED,
     retry=Retry(helps=True, reason="the job itself did not fail: one rank was terminated from outside"),
-    since="0.1",
     end="told",
 )
 # srun cancels a step without a reason when one of its tasks has failed. ddp-run's own

@@ -21,16 +21,14 @@ from difflib import get_close_matches
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Hit, Sign, ended_by, like, meaning
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP508",
-    name="process-group-misuse",
-    title="Invalid use of torch.distributed",
     area=Area.COLLECTIVE,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same call will fail again"),
-    since="0.1",
     unlike="together",
     end="after",
 )

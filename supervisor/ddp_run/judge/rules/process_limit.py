@@ -19,16 +19,14 @@ import signal
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Sign, anywhere, ended_by, in_last_words, in_whole_log, like, said_last
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP906",
-    name="process-limit",
-    title="Process or thread limit reached",
     area=Area.HOST,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the limit will still be too low"),
-    since="0.1",
 )
 _AGAIN = "Resource temporarily unavailable"
 SIGNS: tuple[Sign, ...] = (

@@ -19,18 +19,16 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.pasted.raised import AGENT_FRAME
 from ddp_run.evidence.traceback_text import is_library, line_of
 from ddp_run.evidence.windows import LEAVING
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import ExceptionInfo
 from ddp_run.values.signals import signal_name
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP600",
-    name="python-exception",
-    title="Unhandled Python exception",
     area=Area.USER_CODE,
     layer=Layer.UNEXPLAINED,
     retry=Retry(helps=False, reason="same code, same data"),
-    since="0.1",
 )
 _SHOWN = 160
 _FRAME = re.compile(r'  File "([^"]+)", line \d+')

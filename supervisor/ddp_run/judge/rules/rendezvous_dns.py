@@ -18,16 +18,14 @@ import re
 
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence, LogText
 from ddp_run.judge.signs import Hit, Sign, ended_by, every, in_exception, in_whole_log, like, quotes
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP203",
-    name="rendezvous-dns",
-    title="Rendezvous host name does not resolve",
     area=Area.NETWORK,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="a name that does not resolve now rarely resolves a minute later"),
-    since="0.1",
 )
 _UNRESOLVED = Sign(
     "network addresses of (",

@@ -22,16 +22,14 @@ import re
 
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence, LogText
 from ddp_run.judge.signs import Hit, Sign, anywhere, ended_by, in_whole_log, like, meaning, quotes
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP202",
-    name="rendezvous-timeout",
-    title="Rendezvous timed out",
     area=Area.NETWORK,
     layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="a node that was late may join in time"),
-    since="0.1",
     unlike="together",
 )
 FRAMES = re.compile(r"/torch/distributed/rendezvous\.py|/distributed_c10d\.py _store_based_barrier")

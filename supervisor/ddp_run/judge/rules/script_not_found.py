@@ -22,16 +22,14 @@ from ddp_run.evidence.exception_chain import tells_of_a_program
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
 from ddp_run.judge.signs import Hit, Sign, anywhere, every, in_whole_log, like, meaning, said_last
 from ddp_run.judge.start_text import NO_PROGRAM
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP102",
-    name="script-not-found",
-    title="Script or module not found",
     area=Area.LAUNCH,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the file will still be missing"),
-    since="0.1",
 )
 _SCRIPT = meaning(
     like(r"can't open file '(?P<path>[^']*)': \[Errno 2\]"),

@@ -20,16 +20,14 @@ from __future__ import annotations
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Sign, ended_by, meaning
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP208",
-    name="store-reused",
-    title="More processes joined the store than the job has",
     area=Area.NETWORK,
     layer=Layer.REFUSED,
     retry=Retry(helps=True, reason="with another port, or once the earlier job is gone, the job gets its own store"),
-    since="0.1",
 )
 _COUNTS = r"\(world_size=(?P<wanted>\d{1,9}), (?:num_workers_joined|worker_count)=(?P<joined>\d{1,9})\b"
 SIGNS = meaning(

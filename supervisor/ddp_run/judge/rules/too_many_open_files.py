@@ -18,16 +18,14 @@ from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Sign, ended_itself, meaning
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP903",
-    name="too-many-open-files",
-    title="Too many open files",
     area=Area.HOST,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the limit will still be too low"),
-    since="0.1",
 )
 _RAISE = "ulimit -n 65536   # in the shell or job script, before ddp-run; show it: ulimit -n"
 _SHARE = 'torch.multiprocessing.set_sharing_strategy("file_system")   # at the top of the script'

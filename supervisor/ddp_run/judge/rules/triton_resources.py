@@ -18,16 +18,14 @@ from __future__ import annotations
 
 from ddp_run.judge.gpu_text import ended_by_gpu
 from ddp_run.judge.signs import Sign, like, matcher, meaning
-from ddp_run.judge.verdict import Area, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP313",
-    name="triton-resources",
-    title="Triton kernel exceeds the GPU's resources",
     area=Area.DEVICE,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the kernel will still need more than the GPU has"),
-    since="0.1",
 )
 _NUMBERS = r",? Required: ?(?P<required>\d+),? Hardware limit: ?(?P<limit>\d+)"
 SIGNS = meaning(

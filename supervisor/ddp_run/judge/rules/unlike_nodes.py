@@ -19,17 +19,15 @@ from __future__ import annotations
 
 from ddp_run.evidence.model import TORCHS_AGENT, Evidence
 from ddp_run.judge.signs import Sign, anywhere
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
 from ddp_run.record import file_names
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP105",
-    name="unlike-nodes",
-    title="Nodes differ in a way that breaks jobs",
     area=Area.LAUNCH,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the nodes will still differ"),
-    since="0.1",
 )
 _REFUSED = Sign(
     "(--preflight strict)", r"error\[DDP105\]: (?P<said>nodes differ in [^\n]{1,1000}? \(--preflight strict\))"

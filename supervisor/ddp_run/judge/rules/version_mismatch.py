@@ -27,16 +27,14 @@ from ddp_run.judge import version_text
 from ddp_run.judge.package_text import wrong_version
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, like, meaning, said_last
 from ddp_run.judge.start_text import VERSIONS
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP602",
-    name="version-mismatch",
-    title="Incompatible versions",
     area=Area.USER_CODE,
     layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the same versions will be installed"),
-    since="0.1",
     wins_over=(
         ("import-error", "the module is there, in another version"),
         ("compile-failure", "the compiler is there, in another version"),
