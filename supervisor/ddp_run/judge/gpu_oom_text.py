@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from ddp_run.judge.gpu_text import errors_named
-from ddp_run.judge.signs import Sign, like
+from ddp_run.judge.signs import Sign, like, meaning
 
 SIZE = r"\d{1,20}(?:\.\d{1,20})? (?:bytes|[KMGT]iB)"
 _ASKED = rf"(?:(?:CUDA|HIP|XPU|NPU) o|\bO)ut of memory\. Tried to allocate (?P<asked>{SIZE})?"
-IN_NCCL = (
+IN_NCCL = meaning(
     like(r"(?:Cuda|HIP|Hip) failure (?:\d+ )?'out of memory'"),
     Sign("Failed to CUDA calloc"),
+    cause=" for NCCL's buffers",
 )
 _SERVERS = (
     Sign("No available memory for the cache blocks"),  # vLLM
@@ -27,13 +28,12 @@ _SERVERS = (
     Sign("Error Code 2: OutOfMemory"),
 )
 """Servers compute the size of their request cache before they allocate it."""
-GPUS_OR_NOT = (
+GPUS_OR_NOT = meaning(
     like(r"RESOURCE_EXHAUSTED: Out of memory (?:while trying to )?alloc\w{2,5} (?P<asked>\d{1,20} bytes)?"),
     like(r"Failed to allocate memory for requested buffer of size \d{1,20}"),
+    likely=True,
 )
 """Messages of XLA and ONNX Runtime, which they also use for CPU memory."""
-IN_ASSERTION = Sign("NVML_SUCCESS == ", r"NVML_SUCCESS == [\s\S]{0,200}?CUDACachingAllocator\.cpp", ("RuntimeError",))
-"""torch's allocator asks NVML for the memory's users only after an allocation failed."""
 _XLAS = (
     like(r"Ran out of memory in memory space (?:hbm|vmem|smem)"),
     Sign("That was not possible.", r"Attempting to (?:reserve|allocate) [\d.]{1,20}\w? ?[\s\S]{0,40}not possible\."),
@@ -72,7 +72,13 @@ SIGNS = (
     *_REFUSED,
     *_XLAS,
     *GPUS_OR_NOT,
-    IN_ASSERTION,
+    # torch's allocator asks NVML for the memory's users only after an allocation failed
+    Sign(
+        "NVML_SUCCESS == ",
+        r"NVML_SUCCESS == [\s\S]{0,200}?CUDACachingAllocator\.cpp",
+        ("RuntimeError",),
+        likely=True,
+    ),
     Sign("Out of memory. Tried to allocate", _ASKED),
     like(r"(?:CUDA|HIP|CUDA driver) [Ee]rror: out of memory"),
     Sign("Error 2: out of memory"),

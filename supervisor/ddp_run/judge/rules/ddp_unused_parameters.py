@@ -50,7 +50,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = ended_by(death, SIGNS)
     if hit is None:
         return None
-    said = hit.exception.message if hit.exception is not None else hit.text
+    said = hit.message
     told = _NAMES.search(said) or _INDICES.search(said)
     rank = Rank(int(told["rank"])) if told is not None else death.rank
     seen = None if death.exception is None else death.exception.unused

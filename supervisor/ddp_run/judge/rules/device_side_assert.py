@@ -27,9 +27,9 @@ from __future__ import annotations
 import re
 import signal
 
-from ddp_run.evidence.model import Death, Evidence, LogText, Quote
+from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import ended_by_gpu, errors_named
-from ddp_run.judge.signs import Hit, Sign, like, quotes
+from ddp_run.judge.signs import Sign, every, like, quotes
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -73,21 +73,19 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = ended_by_gpu(death, _SAID)
     if hit is None and not _may_follow(death):
         return None
-    kernel = _first(death.stderr)
-    if hit is None and kernel is None:
+    shown = sorted((each for sign in _KERNEL for each in every(death.stderr, sign)), key=lambda each: each.index)
+    kernel = shown[0] if shown else None  # later ones are from other threads
+    told = kernel or hit
+    if told is None:
         return None
-    check = kernel[1]["check"].strip() if kernel is not None else None
-    cause = f"{death.who}'s GPU kernel rejected its input"
+    check = (kernel["check"] or "").strip() if kernel is not None else None
+    why = f"device-side assert, surfaced{death.where or ' later'}"
     if kernel is not None and check is not None:
-        cause += f": {_meaning(check)} (`{check[:80]}`, {kernel[1]['file'].rpartition('/')[2]}:{kernel[1]['line']})"
-    elif hit is not None:
-        cause += f": device-side assert, surfaced{death.where or ' later'}"
-    quotes: tuple[Quote, ...] = (kernel[0],) if kernel is not None else ()
-    advice = _advice(check)
-    if hit is not None:
-        return _before(hit, quotes).finding(RULE, death, cause, advice, also=quotes if not quotes else _own(hit))
-    sure: Confidence = "likely" if death.exception is None else "certain"
-    return Finding(RULE, death.rank, cause, quotes, advice, sure, exception=death.exception)
+        why = f"{_meaning(check)} (`{check[:80]}`, {(kernel['file'] or '').rpartition('/')[2]}:{kernel['line']})"
+    cause = f"{death.who}'s GPU kernel rejected its input: {why}"
+    alone: Confidence = "likely" if death.exception is None else "certain"
+    sure = hit.confidence if hit is not None else alone
+    return told.finding(RULE, death, cause, _advice(check), confidence=sure, also=quotes(hit))
 
 
 def _may_follow(death: Death) -> bool:
@@ -97,25 +95,6 @@ def _may_follow(death: Death) -> bool:
         return death.code == -signal.SIGABRT
     said = f"{raised.type}: {raised.message}"
     return _FOLLOWS.search(said) is not None and "NCCL" not in said
-
-
-def _first(log: LogText) -> tuple[Quote, re.Match[str]] | None:
-    """Return the first kernel's line: later ones are from other threads."""
-    for index, line in enumerate(log.lines):
-        for sign in _KERNEL:
-            found = sign.search(line)
-            if found is not None:
-                return log.quote(index), found
-    return None
-
-
-def _before(hit: Hit, quotes: tuple[Quote, ...]) -> Hit:
-    """Return the hit with the kernel's line as the first evidence."""
-    return hit if not quotes else Hit(hit.sign, hit.match, quotes[0], hit.exception, hit.confidence)
-
-
-def _own(hit: Hit) -> tuple[Quote, ...]:
-    return quotes(hit)
 
 
 def _meaning(check: str) -> str:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, is_of_a_gpu, vendor
-from ddp_run.judge.signs import Hit, Sign, every, like, quotes
+from ddp_run.judge.signs import Hit, Sign, every, first_of, like, meaning, quotes
 from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -61,13 +61,13 @@ _FORM = (
     r"(?:, pid='?(?P<pid>\d+))?(?:[^\n]{0,200}?name=(?P<name>[\w.\-/]+))?"
 )
 XID = like(_FORM)
-_BUS = Sign("has fallen off the bus")
-_LIKELY = (
+_LIKELY = meaning(
     like(r"HW Exception by GPU node-(?P<gpu>\d{1,9})[^\n]{0,200}?reason ?: ?(?P<why>[\w ]+)"),
     like(r"(?:UR|ZE)_RESULT_ERROR_DEVICE_LOST"),
     Sign("PI_ERROR_DEVICE_LOST"),
     like(r"Unable to determine the device handle for [Gg]PU\S* ?\S*"),
     Sign("Invalid access of peer GPU memory over nvlink or a hardware error"),
+    likely=True,
 )
 _SAID = (
     Sign("uncorrectable ECC error encountered"),
@@ -85,7 +85,7 @@ _SAID = (
     like(r"synStatus ?=? ?\d{1,3} \[Device reset\]"),  # Gaudi's
     like(r"SLICE_FAILURE_(?:CHIP_DRIVER_ERROR|HW\w{0,40}|\w{0,40}HARDWARE\w{0,40})"),  # TPU
     like(r"UNAVAILABLE: Slice health check failed"),  # TPU
-    _BUS,
+    Sign("has fallen off the bus"),
     *_LIKELY,
 )
 SIGNS = (XID, *_SAID)
@@ -93,7 +93,7 @@ SIGNS = (XID, *_SAID)
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a hardware error that ended the rank, or one in the kernel's log if a GPU error ended the rank."""
-    hit = ended_by_gpu(death, _SAID) or behind_nccl(death, _SAID)
+    hit = first_of(death, _SAID, ended_by_gpu, behind_nccl)
     xid = _xid(death, attempt)
     if hit is not None:
         return _said(hit, death, xid)
@@ -116,12 +116,11 @@ def _all(log: LogText) -> list[Hit]:
 
 
 def _said(hit: Hit, death: Death, xid: Hit | None) -> Finding:
-    sure: Confidence = "likely" if hit.sign in _LIKELY and xid is None else hit.confidence
-    also = quotes(xid)
+    sure: Confidence | None = hit.confidence if xid is not None else None
     cause = f"{death.who}'s GPU failed: {hit.match[0].removeprefix('CUDA error: ').strip().rstrip('.')}"
     if xid is not None:
         cause += f" (GPU at PCI {xid['pci']}, Xid {xid['number']})"
-    return hit.finding(RULE, death, cause, _advice(hit, xid, death), confidence=sure, also=also)
+    return hit.finding(RULE, death, cause, _advice(hit, xid, death), confidence=sure, also=quotes(xid))
 
 
 def _by_kernel(xid: Hit, death: Death) -> Finding:
