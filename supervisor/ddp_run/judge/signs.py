@@ -296,12 +296,17 @@ def started_again(log: LogText, hit: Hit) -> bool:
     return _went_on(log.lines).after_stop(hit.index)
 
 
-def every(log: LogText, sign: Sign) -> list[Hit]:
-    """Find all lines of the log with a sign, in order."""
-    if not joined(log.lines).holds(sign.words):
-        return []
-    found = ((index, sign.search(line)) for index, line in enumerate(log.lines))
-    return [Hit(sign, match, log.quote(index), None, "certain", index) for index, match in found if match is not None]
+def every(log: LogText, *signs: Sign) -> list[Hit]:
+    """Find all lines of the log with one of the signs, in order."""
+    text = joined(log.lines)
+    found = [
+        Hit(sign, match, log.quote(index), None, "certain", index)
+        for sign in signs
+        if text.holds(sign.words)
+        for index, line in enumerate(log.lines)
+        if (match := sign.search(line)) is not None
+    ]
+    return sorted(found, key=lambda hit: hit.index)
 
 
 def quotes(*hits: Hit | None) -> tuple[Quote, ...]:

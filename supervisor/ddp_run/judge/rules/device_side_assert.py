@@ -73,8 +73,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = ended_by_gpu(death, _SAID)
     if hit is None and not _may_follow(death):
         return None
-    shown = sorted((each for sign in _KERNEL for each in every(death.stderr, sign)), key=lambda each: each.index)
-    kernel = shown[0] if shown else None  # later ones are from other threads
+    kernel = next(iter(every(death.stderr, *_KERNEL)), None)  # later ones are from other threads
     told = kernel or hit
     if told is None:
         return None

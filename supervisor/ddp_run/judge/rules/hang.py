@@ -96,20 +96,18 @@ def _waits_on(death: Death, attempt: Evidence) -> Finding | None:
     if in_last_words(death, _WAIT_ON) is None:
         return None
     lines = attempt.agent.log.lines
-    said = [index for index, line in enumerate(lines) if any(sign.search(line) for sign in _WAIT_ON)]
-    if not said or any(line.strip() and not _LISTED.match(line) for line in lines[said[-1] + 1 :]):
+    said = every(attempt.agent.log, *_WAIT_ON)
+    if not said or any(line.strip() and not _LISTED.match(line) for line in lines[said[-1].index + 1 :]):
         return None
-    if len(said) < _OFTEN and not _STALLED.search(lines[said[-1]]):
+    if len(said) < _OFTEN and said[-1].sign is not _STALLED:
         return None
-    quote = attempt.agent.log.quote(said[-1])
-    cause = f"{death.who} waits for other processes: {quote.text.strip()[-160:]}"
-    return Finding(RULE, death.rank, cause, (quote,), _ADVICE, "likely")
+    cause = f"{death.who} waits for other processes: {said[-1].text[-160:]}"
+    return said[-1].finding(RULE, death, cause, _ADVICE, confidence="likely")
 
 
 def _dumped(death: Death) -> Finding | None:
     lines = death.stderr.lines
-    found = (hit for sign in (_DUMPED, _TOOK_TOO_LONG) for hit in every(death.stderr, sign))
-    for hit in sorted(found, key=lambda hit: hit.index):
+    for hit in every(death.stderr, _DUMPED, _TOOK_TOO_LONG):
         below = lines[hit.index + 1 : hit.index + 9]
         innermost = next((place for each in below if (place := _PLACE.match(each))), None)
         if hit["how"] == "active" and (innermost is None or not _WAITS.search(innermost["function"])):

@@ -95,7 +95,7 @@ def match_launch(attempt: Evidence) -> Finding | None:
     if attempt.started or attempt.deaths:
         return None
     lines = attempt.agent.log.lines
-    for hit in reversed(every(attempt.agent.log, _NOT_EXECUTABLE[0])):
+    for hit in reversed(every(attempt.agent.log, *_NOT_EXECUTABLE)):
         if any(_STARTING.search(line) for line in lines[max(0, hit.index - _FRAMES) : hit.index]):
             return hit.finding(RULE, TORCHS_AGENT)
     return None
