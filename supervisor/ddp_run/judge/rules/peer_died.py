@@ -37,18 +37,16 @@ _SPEAKER = (
 )
 _OF = rf"\A(?:(?!{_SPEAKER}).)*{_SPEAKER}.*"
 """Skips to the first speaker: trying every one would take quadratic time."""
+_LOST = (
+    *("onnection closed by peer", "onnection reset by peer", "Broken pipe", "ocket closed", "closed by remote peer"),
+    "onnection was closed by",
+)
 SIGNS: tuple[Sign, ...] = (
-    *(
-        Sign(words, "(?s)" + _OF + words)
-        for words in ("onnection closed by peer", "onnection reset by peer", "Broken pipe", "ocket closed")
-    ),
-    like("(?s)" + _OF + "closed by remote peer"),
-    like("(?s)" + _OF + "onnection was closed by"),
+    *(like(f"(?s){_OF}{words}") for words in _LOST),
     Sign("remote process exited or there was a network error"),
     Sign("ncclRemoteError"),
     Sign(" to recv, got 0 bytes"),  # the store's client: "failed …" up to torch 2.2, "Failed …" since
-)
-_GONE = (
+    # other runtimes, which are explicit
     Sign("Terminating process because the JAX distributed service detected fatal errors"),
     Sign("Horovod has been shut down. This was caused by an exception on one of the ranks"),
     Sign("An MPI communication peer process has unexpectedly disconnected"),
@@ -56,8 +54,6 @@ _GONE = (
     like(r"MPI\w{1,60}\(\d{1,6}\)\.{0,80}: Process failed"),  # MPICH
     like(r"\(\d{1,6}\)\.{0,80}: Communication error with rank \d{1,9}"),
 )
-"""Messages of other runtimes, which are explicit."""
-SIGNS += _GONE
 _STORE_LOST = re.compile(r"^(?:Connection (?:reset|closed) by peer|Broken pipe|Connection was likely closed)")
 _TORCHS = frozenset({"RuntimeError", "DistNetworkError", "DistBackendError", "DistStoreError", "DistError"})
 _OTHERS = frozenset({"XlaRuntimeError", "JaxRuntimeError", "HorovodInternalError", "CommClosedError"})
