@@ -23,7 +23,7 @@ from ddp_run.judge.signs import (
     meaning,
     words,
 )
-from ddp_run.judge.verdict import Area, Layer, Retry, Rule
+from ddp_run.judge.verdict import Layer, Retry, Rule
 from ddp_run.record.events import ExceptionInfo, Rank
 
 FULL = Sign("No space left", r"\[Errno (?P<number>\d+)\] No space left on device")
@@ -114,7 +114,7 @@ def test_words_are_named_once() -> None:
 
 # ---------------------------------------------------------------------------------------------- what signs mean
 
-RULE = Rule("full", "Full", "DDP905", Area.HOST, Layer.CHANGEABLE, Retry(helps=False, reason="still full"))
+RULE = Rule("full", "Full", "DDP905", Layer.CHANGEABLE, Retry(helps=False, reason="still full"))
 LATER = Retry(helps=True, reason="somebody may tidy up")
 SIGNS = meaning(
     like(

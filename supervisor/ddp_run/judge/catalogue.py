@@ -14,14 +14,13 @@ from types import ModuleType
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import rules
 from ddp_run.judge.signs import Sign, words
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 
 NAMELESS = Rule(
     code="DDP000",
     name="unknown",
     title="Unknown cause",
-    area=Area.UNKNOWN,
     layer=Layer.UNEXPLAINED,
     retry=Retry(helps=True, reason="the cause is unknown"),
 )

@@ -74,7 +74,6 @@ class Rule:
     name: str
     title: str
     code: str
-    area: Area
     layer: Layer
     retry: Retry
     since: str = "0.1"
@@ -83,6 +82,11 @@ class Rule:
     unlike: Literal["together", "loading"] | None = None
     end: Literal["crashed", "told", "waited", "after"] | None = None
     backend: Literal["always", "init"] | None = None
+
+    @property
+    def area(self) -> Area:
+        """What its code's hundreds stand for."""
+        return Area(f"{self.code[3]}xx")
 
     @property
     def consequence(self) -> bool:

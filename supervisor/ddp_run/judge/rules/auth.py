@@ -22,12 +22,11 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import service_text
 from ddp_run.judge.signs import Hit, Sign, ended_by, like, meaning, said_last
 from ddp_run.judge.start_text import REFUSED
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP207",
-    area=Area.NETWORK,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same credentials will be rejected again"),
     wins_over=(("permission-denied", "a service that wants credentials denied access, not the file system"),),

@@ -25,13 +25,12 @@ from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.missing_text import missing_path
 from ddp_run.judge.package_text import missing_package, wrong_version
 from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, like
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import ExceptionInfo
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP103",
-    area=Area.LAUNCH,
     layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the same arguments will be rejected again"),
 )

@@ -23,12 +23,11 @@ from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_last_words, like, meaning
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP802",
-    area=Area.CHECKPOINT,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the file will still be corrupt"),
 )

@@ -22,12 +22,11 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import AFTER
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, like, meaning
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP801",
-    area=Area.CHECKPOINT,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="checkpoint and model will still differ"),
     unlike="loading",

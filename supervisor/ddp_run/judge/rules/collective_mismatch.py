@@ -21,12 +21,11 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Hit, Sign, anywhere, ended_by, in_exception, like, meaning
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP505",
-    area=Area.COLLECTIVE,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the ranks will call mismatched collectives again"),
     unlike="together",

@@ -28,13 +28,12 @@ from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.gpu_text import ended_by_gpu
 from ddp_run.judge.signs import Hit, Sign, ended_by, like, meaning, said_last
 from ddp_run.judge.start_text import BUILDS
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import Rank
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP310",
-    area=Area.DEVICE,
     layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the same code will fail to compile again"),
     wins_over=(("import-error", "the module that can't be imported is the one that was not built"),),

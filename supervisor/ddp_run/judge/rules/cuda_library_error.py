@@ -22,12 +22,11 @@ from __future__ import annotations
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import ended_by_gpu, vendor
 from ddp_run.judge.signs import Sign, like, meaning
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP307",
-    area=Area.DEVICE,
     layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the same call usually fails again"),
     wins_over=(

@@ -35,7 +35,7 @@ from ddp_run.evidence.model import CleanExit, Death, Evidence, Quote
 from ddp_run.judge.gpu_oom_text import IN_NCCL, SIGNS, SIZE
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, vendor
 from ddp_run.judge.signs import Hit
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import Rank
 from ddp_run.record.resources import Gpu, GpuHolder
 from ddp_run.values.words import rank_list
@@ -43,7 +43,6 @@ from ddp_run.values.words import rank_list
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP402",
-    area=Area.MEMORY,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the same step will need the same memory again"),
 )

@@ -31,12 +31,11 @@ import re
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
 from ddp_run.judge.gpu_text import ended_by_gpu, errors_named, vendor
 from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log, like, meaning
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP301",
-    area=Area.DEVICE,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the host will still have no usable GPU"),
     backend="init",

@@ -23,12 +23,11 @@ from dataclasses import replace
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.judge.signs import DATA_WORKER, Hit, Sign, ended_by, ended_itself, in_last_words, in_whole_log, like
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP701",
-    area=Area.DATA,
     layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the same data and memory usually kill a worker again"),
     wins_over=(("file-not-found", "the missing file is the socket of the worker that died"),),

@@ -14,12 +14,11 @@ own data shard), the same `requires_grad`, the same checkpoint loaded before wra
 from __future__ import annotations
 
 from ddp_run.judge.signs import like, matcher, meaning
-from ddp_run.judge.verdict import Area, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP507",
-    area=Area.COLLECTIVE,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the ranks will build different models again"),
     unlike="together",

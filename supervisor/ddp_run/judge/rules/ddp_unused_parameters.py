@@ -24,14 +24,13 @@ from shlex import quote
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Sign, ended_by
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import Rank, UnusedParameters
 from ddp_run.values.words import named_ranks
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP506",
-    area=Area.COLLECTIVE,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the same parameters will get no gradient again"),
 )

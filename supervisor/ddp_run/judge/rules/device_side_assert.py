@@ -30,12 +30,11 @@ import signal
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import ended_by_gpu, errors_named
 from ddp_run.judge.signs import Sign, every, like, quotes
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP306",
-    area=Area.DEVICE,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the same data will fail the same check again"),
 )

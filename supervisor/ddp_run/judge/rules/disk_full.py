@@ -23,12 +23,11 @@ from ddp_run.evidence.exception_chain import chain
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, like, meaning, said_last
 from ddp_run.judge.start_text import FULL
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP905",
-    area=Area.HOST,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the disk will still be full"),
     host="repeated",

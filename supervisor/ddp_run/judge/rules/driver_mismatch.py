@@ -23,12 +23,11 @@ from __future__ import annotations
 
 from ddp_run.judge.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu, errors_named
 from ddp_run.judge.signs import Sign, like, matcher, meaning
-from ddp_run.judge.verdict import Area, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP303",
-    area=Area.DEVICE,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the host will still have the same driver"),
     backend="init",

@@ -19,12 +19,11 @@ import re
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge.nccl_text import error_of
 from ddp_run.judge.signs import Sign, ended_by
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP511",
-    area=Area.COLLECTIVE,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the same ranks will share the GPU again"),
 )

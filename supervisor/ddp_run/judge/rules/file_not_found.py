@@ -25,12 +25,11 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import missing_text, printed_text, service_text
 from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, in_last_words, like, meaning, said_last
 from ddp_run.judge.start_text import NO_FILE, OBJECT_MISSING
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP702",
-    area=Area.DATA,
     layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the file will still be missing"),
 )

@@ -22,12 +22,11 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import printed_text
 from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, like, meaning, said_last
 from ddp_run.judge.start_text import FAULTY
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP907",
-    area=Area.HOST,
     layer=Layer.REFUSED,
     retry=Retry(helps=True, reason="file servers and mounts often come back"),
     wins_over=(("checkpoint-corrupt", "the checkpoint can't be read because its disk or mount failed"),),

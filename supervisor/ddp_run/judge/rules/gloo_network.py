@@ -17,12 +17,11 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Sign, ended_by, like, meaning
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP204",
-    area=Area.NETWORK,
     layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="the link may have been down only for a moment"),
     unlike="together",

@@ -21,14 +21,13 @@ from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Sign, ended_by, like
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.judge.waiting import dump_stacks, silent
 from ddp_run.record.events import Rank
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP504",
-    area=Area.COLLECTIVE,
     layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="the rank may have been slow or stuck only once"),
     unlike="together",

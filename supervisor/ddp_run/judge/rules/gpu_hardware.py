@@ -22,12 +22,11 @@ from __future__ import annotations
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, is_of_a_gpu, vendor
 from ddp_run.judge.signs import Hit, Sign, every, first_of, like, meaning, quotes
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP304",
-    area=Area.DEVICE,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the GPU will keep failing until it is reset or replaced: use another node"),
     wins_over=(("fabric-manager", "the fabric can't start because a GPU or link is broken"),),

@@ -23,12 +23,11 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Sign, every, in_exception, in_last_words, like, meaning
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP510",
-    area=Area.COLLECTIVE,
     layer=Layer.ENDED,
     retry=Retry(helps=True, reason="a hang caused by timing, a device or the network may not happen again"),
     unlike="together",

@@ -21,13 +21,12 @@ import signal
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge import oom_text
 from ddp_run.judge.signs import DATA_WORKER, Hit, Sign, ended_by, in_whole_log, like
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 from ddp_run.values.words import size_in_words
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP401",
-    area=Area.MEMORY,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same job will need the same memory again"),
     wins_over=(("cuda-unavailable", "the warning that there is no GPU did not end the rank; the lack of memory did"),),

@@ -28,12 +28,11 @@ from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge import service_text
 from ddp_run.judge.signs import URL, Hit, Sign, in_exception, in_last_words, like, meaning, said_last
 from ddp_run.judge.start_text import UNREACHABLE
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP206",
-    area=Area.NETWORK,
     layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="servers and networks often recover after a while"),
     wins_over=(("file-not-found", "the file is missing because its download failed"),),

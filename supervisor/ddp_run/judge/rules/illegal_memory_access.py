@@ -25,12 +25,11 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, vendor
 from ddp_run.judge.signs import Sign, anywhere, first_of, like, meaning, quotes
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP305",
-    area=Area.DEVICE,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same kernel will fail on the same data again"),
 )

@@ -19,12 +19,11 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.package_text import missing_package
 from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words, like, meaning, said_last
 from ddp_run.judge.start_text import NO_LIBRARY
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP601",
-    area=Area.USER_CODE,
     layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the module will still be missing"),
     unlike="loading",

@@ -18,12 +18,11 @@ from __future__ import annotations
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.signs import anywhere, in_exception, like, meaning
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP104",
-    area=Area.LAUNCH,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the same arguments will be rejected again"),
 )

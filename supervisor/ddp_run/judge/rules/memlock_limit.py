@@ -21,12 +21,11 @@ from __future__ import annotations
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu
 from ddp_run.judge.signs import Sign, anywhere, first_of, like, meaning, quotes
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP404",
-    area=Area.MEMORY,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the limit will still be too low"),
 )

@@ -20,12 +20,11 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words, like
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP603",
-    area=Area.USER_CODE,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same steps usually lead to the same values"),
 )

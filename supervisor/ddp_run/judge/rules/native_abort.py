@@ -21,12 +21,11 @@ from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.advice import by_core, by_phase
 from ddp_run.judge.signs import Hit, Sign, anywhere, like
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP611",
-    area=Area.USER_CODE,
     layer=Layer.ENDED,
     retry=Retry(helps=False, reason="the same check usually fails on the same input"),
     unlike="loading",

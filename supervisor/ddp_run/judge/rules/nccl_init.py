@@ -22,13 +22,12 @@ from dataclasses import replace
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.nccl_text import ERRORS, REASONS, NcclError, error_of
 from ddp_run.judge.signs import ended_by, like
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import Rank
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP502",
-    area=Area.COLLECTIVE,
     layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="NCCL will fail on the same ranks and GPUs again"),
     unlike="together",

@@ -27,14 +27,13 @@ from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.signs import Hit, Sign, ended_by, every, in_last_words, like, meaning, quotes
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.judge.waiting import dump_stacks, silent
 from ddp_run.record.events import Rank
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP503",
-    area=Area.COLLECTIVE,
     layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="the rank may have been slow or stuck only once"),
     wins_over=(("nccl-network", "connections close after the watchdog has aborted a communicator"),),

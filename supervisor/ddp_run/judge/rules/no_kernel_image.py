@@ -24,12 +24,11 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, vendor
 from ddp_run.judge.signs import Hit, Sign, anywhere, first_of, like, meaning, quotes
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP309",
-    area=Area.DEVICE,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the build will still have no code for this GPU"),
 )

@@ -21,12 +21,11 @@ import signal
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence, LogText
 from ddp_run.judge.platform_text import LOST, LOST_STATE, told_lately
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, in_whole_log, like, survived
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP909",
-    area=Area.HOST,
     layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="the job itself did not fail: it can run on another node"),
     host="repeated",

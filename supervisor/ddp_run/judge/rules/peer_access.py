@@ -22,12 +22,11 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named
 from ddp_run.judge.signs import Sign, first_of, like, meaning
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP312",
-    area=Area.DEVICE,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="these GPUs will still not support peer access"),
 )

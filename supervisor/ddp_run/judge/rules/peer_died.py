@@ -21,12 +21,11 @@ from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.lost_peers import address
 from ddp_run.judge.signs import Sign, in_last_words, like
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP501",
-    area=Area.COLLECTIVE,
     layer=Layer.FOLLOWED,
     retry=Retry(helps=True, reason="the logs do not show why the connection was lost; it may hold next time"),
     wins_over=(("native-abort", "the rank aborted because a peer is gone"),),

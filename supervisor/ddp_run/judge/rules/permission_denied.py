@@ -21,12 +21,11 @@ from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
 from ddp_run.judge import printed_text
 from ddp_run.judge.signs import QUOTED_PATH, Sign, ended_by, every, in_whole_log, like, meaning, said_last
 from ddp_run.judge.start_text import DENIED
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP904",
-    area=Area.HOST,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the permissions will still be missing"),
 )

@@ -16,12 +16,11 @@ import re
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence, LogText
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.signs import Sign, anywhere, like, survived
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP201",
-    area=Area.NETWORK,
     layer=Layer.REFUSED,
     retry=Retry(helps=True, reason="the next attempt uses a new port"),
 )

@@ -23,13 +23,12 @@ from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge import platform_text
 from ddp_run.judge.platform_text import told_lately
 from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log, like, quotes, started_again
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.values.signals import in_words
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP901",
-    area=Area.HOST,
     layer=Layer.ENDED,
     retry=Retry(helps=True, reason="the job itself did not fail: one rank was terminated from outside"),
     end="told",

@@ -21,12 +21,11 @@ from difflib import get_close_matches
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Hit, Sign, ended_by, like, meaning
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP508",
-    area=Area.COLLECTIVE,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same call will fail again"),
     unlike="together",

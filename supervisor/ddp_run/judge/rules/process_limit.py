@@ -19,12 +19,11 @@ import signal
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Sign, anywhere, ended_by, in_last_words, in_whole_log, like, quotes, said_last
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP906",
-    area=Area.HOST,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the limit will still be too low"),
 )

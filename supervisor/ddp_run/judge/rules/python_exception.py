@@ -19,14 +19,13 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.pasted.raised import AGENT_FRAME
 from ddp_run.evidence.traceback_text import is_library, line_of
 from ddp_run.evidence.windows import LEAVING
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import ExceptionInfo
 from ddp_run.values.signals import signal_name
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP600",
-    area=Area.USER_CODE,
     layer=Layer.UNEXPLAINED,
     retry=Retry(helps=False, reason="same code, same data"),
 )

@@ -22,12 +22,11 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge.signs import Sign, ended_by
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP512",
-    area=Area.COLLECTIVE,
     layer=Layer.FOLLOWED,
     retry=Retry(helps=True, reason="it is unknown why the worker died; another attempt may show it, or pass"),
 )

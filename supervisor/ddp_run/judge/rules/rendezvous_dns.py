@@ -18,12 +18,11 @@ import re
 
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence, LogText
 from ddp_run.judge.signs import Hit, Sign, ended_by, every, in_exception, in_whole_log, like, quotes
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP203",
-    area=Area.NETWORK,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="a name that does not resolve now rarely resolves a minute later"),
 )

@@ -22,12 +22,11 @@ import re
 
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence, LogText
 from ddp_run.judge.signs import Hit, Sign, anywhere, ended_by, in_whole_log, like, meaning, quotes
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP202",
-    area=Area.NETWORK,
     layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="a node that was late may join in time"),
     unlike="together",

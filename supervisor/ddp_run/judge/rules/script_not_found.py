@@ -22,12 +22,11 @@ from ddp_run.evidence.exception_chain import tells_of_a_program
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
 from ddp_run.judge.signs import Hit, Sign, anywhere, every, in_whole_log, like, meaning, said_last
 from ddp_run.judge.start_text import NO_PROGRAM
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP102",
-    area=Area.LAUNCH,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the file will still be missing"),
 )

@@ -19,12 +19,11 @@ from ddp_run.evidence.crash_text import crash_of
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.advice import by_core, by_phase
 from ddp_run.judge.signs import Sign, anywhere, like
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP610",
-    area=Area.USER_CODE,
     layer=Layer.ENDED,
     retry=Retry(helps=False, reason="native code usually crashes again on the same input"),
     unlike="loading",

@@ -27,12 +27,11 @@ from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu
 from ddp_run.judge.signs import DATA_WORKER, Hit, Sign, anywhere, in_exception, in_last_words, like, meaning, quotes
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP403",
-    area=Area.MEMORY,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the shared memory will still be too small"),
 )

@@ -20,12 +20,11 @@ from __future__ import annotations
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Sign, ended_by, meaning
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP208",
-    area=Area.NETWORK,
     layer=Layer.REFUSED,
     retry=Retry(helps=True, reason="with another port, or once the earlier job is gone, the job gets its own store"),
 )

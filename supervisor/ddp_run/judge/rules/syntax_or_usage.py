@@ -23,13 +23,12 @@ from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_whole_log, like, said_last
 from ddp_run.judge.start_text import SYNTAX
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import ExceptionInfo
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP101",
-    area=Area.LAUNCH,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the same text will fail to parse again"),
 )

@@ -18,12 +18,11 @@ from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Sign, ended_itself, meaning
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP903",
-    area=Area.HOST,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the limit will still be too low"),
 )

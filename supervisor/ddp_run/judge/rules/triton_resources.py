@@ -18,12 +18,11 @@ from __future__ import annotations
 
 from ddp_run.judge.gpu_text import ended_by_gpu
 from ddp_run.judge.signs import Sign, like, matcher, meaning
-from ddp_run.judge.verdict import Area, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP313",
-    area=Area.DEVICE,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the kernel will still need more than the GPU has"),
 )

@@ -19,13 +19,12 @@ import signal
 from ddp_run.evidence.crash_text import crash_of
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.judge.advice import by_core, by_phase
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.values.signals import in_words
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP000",
-    area=Area.UNKNOWN,
     layer=Layer.UNEXPLAINED,
     retry=Retry(helps=True, reason="the cause is unknown: another attempt may show it, or pass"),
 )

@@ -19,13 +19,12 @@ from __future__ import annotations
 
 from ddp_run.evidence.model import TORCHS_AGENT, Evidence
 from ddp_run.judge.signs import Sign, anywhere
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record import file_names
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP105",
-    area=Area.LAUNCH,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the nodes will still differ"),
 )

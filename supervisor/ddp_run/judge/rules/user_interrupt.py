@@ -15,12 +15,11 @@ import signal
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.judge.signs import Sign, anywhere
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP902",
-    area=Area.HOST,
     layer=Layer.ENDED,
     retry=Retry(helps=False, reason="the user stopped it"),
     wins_over=(("process-group-misuse", "the clean-up after Ctrl-C finds its process group gone"),),

@@ -27,12 +27,11 @@ from ddp_run.judge import version_text
 from ddp_run.judge.package_text import wrong_version
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, like, meaning, said_last
 from ddp_run.judge.start_text import VERSIONS
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, named
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
     code="DDP602",
-    area=Area.USER_CODE,
     layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the same versions will be installed"),
     wins_over=(
