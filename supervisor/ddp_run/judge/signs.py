@@ -182,19 +182,20 @@ class Hit:
         retry: Retry | None = None,
         also: Iterable[Quote] = (),
     ) -> Finding:
-        """Return the rule's finding about this death: what the sign says, where nothing else is given.
+        """Return the rule's finding about this death.
 
-        `also` are further lines that prove it.
+        `cause`: in place of what the sign says; `advice`: if the sign has none; `also`: further lines that prove it.
         """
         quotes = [self.quote] if self.quote else []
         quotes += [quote for quote in also if quote not in quotes]
         sign = self.sign
+        advised = advice or () if sign.advice is None else (self.fill(each, death) for each in sign.advice)
         return Finding(
             rule,
             death.rank,
             self.says(death) if cause is None else cause,
             tuple(quotes),
-            tuple(self.fill(each, death) for each in sign.advice or ()) if advice is None else tuple(advice),
+            tuple(advised),
             confidence or ("likely" if sign.likely else self.confidence),
             retry or sign.retry,
             death.exception,

@@ -127,7 +127,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     start = _start(hit)
     if start is None:
-        return hit.finding(RULE, death, None, hit.sign.advice or _ADVICE)
+        return hit.finding(RULE, death, None, _ADVICE)
     why = _STARTS.get(start, f"it starts with {start!r}, which no pickle does")
     cause = f"{death.who} loaded a file that is not a checkpoint{hit.where(death)}: {why}"
     return hit.finding(RULE, death, cause, {"v": _POINTERS, "<": _PAGES}.get(start, _ADVICE))

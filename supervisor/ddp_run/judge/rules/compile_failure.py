@@ -158,7 +158,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     cause = hit.says(death) or f"{death.who} could not compile: {_said(hit)}"
     cause += f": {error.text.strip()[:160]}" if error is not None else ""
     also = (error,) if error is not None else ()
-    finding = hit.finding(RULE, death, cause + death.where, hit.sign.advice or _advice(hit, error), also=also)
+    finding = hit.finding(RULE, death, cause + death.where, _advice(hit, error), also=also)
     return replace(finding, culprit=_builder(attempt)) if hit["unbuilt"] else finding
 
 

@@ -206,7 +206,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     name = {"HIP": "AMD GPU", "XPU": "Intel GPU"}.get(vendor(hit.match[0]), "GPU")
     cause = f"{death.who} has no usable {name}: {hit.says(death)}{death.where}"
     sure: Confidence | None = "likely" if "No operator found" in said else None
-    return hit.finding(RULE, death, cause, hit.sign.advice or _advice(vendor(said)), confidence=sure)
+    return hit.finding(RULE, death, cause, _advice(vendor(said)), confidence=sure)
 
 
 def _none_there(death: Death) -> Hit | None:

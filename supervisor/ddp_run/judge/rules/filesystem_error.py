@@ -82,7 +82,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     does, why = ("write", "the file system is read-only") if read_only else ("use", hit["what"])
     cause = hit.says(death) or f"{death.who} could not {does} {file}{hit.where(death)}: {why}"
     retry = Retry(helps=False, reason="the file system will still be read-only") if read_only else None
-    return hit.finding(RULE, death, cause, hit.sign.advice or _advice(death, attempt, hit), retry=retry)
+    return hit.finding(RULE, death, cause, _advice(death, attempt, hit), retry=retry)
 
 
 def _of_socket(hit: Hit) -> bool:

@@ -126,7 +126,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     shown = f": {why.strip()[:120]}" if why and not known else ""
     to = host or "a server"
     cause = hit.says(death, to=to) or f"{death.who} could not reach {to}{shown}"
-    return hit.finding(RULE, death, cause, hit.sign.advice or _advice(hit, host))
+    return hit.finding(RULE, death, cause, _advice(hit, host))
 
 
 def _host(hit: Hit) -> str | None:

@@ -59,11 +59,7 @@ SIGNS: tuple[Sign, ...] = (
     *(
         Sign(words, _OF_LOSS)
         for words in (
-            *(
-                f"oss {verb} {value}"
-                for verb in ["is", "was", "became", "has", "contains", "went", "got", "turned"]
-                for value in _VALUES
-            ),
+            *(f"oss {verb} {value}" for verb in _VERBS for value in _VALUES),
             *(f"oss{sign}{value}" for sign in (" = ", "=", ": ", " ") for value in ("nan", "NaN")),
             *(f"{value} {where}loss" for value in _VALUES[:4] for where in ("", "in ", "detected in ")),
             *("on-finite loss", "onfinite loss", "nfinite loss", "oss exploded", "oss diverged to nan"),

@@ -79,7 +79,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     raised = hit.exception
     said = hit.text if raised is None else f"{raised.type}: {raised.message}".partition("\n")[0]
     cause = f"access to {path}{hit.where(death)}" if path is not None else f"access: {said[:160]}"
-    advice = hit.sign.advice or ((_look(path),) if path is not None else ())
+    advice = (_look(path),) if path is not None else ()
     return hit.finding(RULE, death, hit.says(death) or f"{death.who} was denied {cause}", advice, confidence=sure)
 
 

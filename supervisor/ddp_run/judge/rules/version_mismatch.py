@@ -189,7 +189,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return _wanted(death)
     said = hit.text.partition(": ")[2][:140] or hit.text[:140]
     cause = hit.says(death) or f"{death.who} has incompatible versions{hit.where(death)}: {said}"
-    return hit.finding(RULE, death, cause, None if hit.sign.advice else _advice(hit))
+    return hit.finding(RULE, death, cause, _advice(hit))
 
 
 def _is_meant(hit: Hit) -> bool:
