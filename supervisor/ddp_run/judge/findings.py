@@ -57,7 +57,7 @@ class Rules:
         sent = [number for number in death.signals_sent if death.code == -number]
         if sent:
             return "stopped with the job"
-        if death.signals_sent and (finding.rule.name == "unknown" or _is_stop(death)):
+        if death.signals_sent and _is_stop(death):
             told = in_words(-death.signals_sent[0])
             return f"stopped with the job, after {told}"
         return "lost torch's agent" if self._went_with_agent(death) else ""
