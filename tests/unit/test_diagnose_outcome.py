@@ -101,6 +101,11 @@ def test_nodes_that_differ_are_refused_and_every_difference_is_told() -> None:
     assert verdict.notes == ("nodes differ in script: a and b", "nodes differ in NCCL: 3 and 4")
 
 
+def test_a_job_that_was_refused_is_not_judged_by_what_its_agent_wrote_before() -> None:
+    busy = AgentEnd(1, log("error: unrecognized arguments: --x", "DistNetworkError: port: 1, code: -98, EADDRINUSE"))
+    assert judge(run(unlike=UNLIKE, agent=busy)).cause == "unlike-nodes"
+
+
 def test_nodes_that_differ_without_being_refused_do_not_decide_how_the_job_ended() -> None:
     warned = replace(UNLIKE, refused=False)
     assert judge(run(clean_exits=(leaver(0, 5),), unlike=warned)).outcome == "succeeded"
@@ -239,7 +244,14 @@ def test_a_job_that_no_rule_explains_still_has_its_outcome_and_exit_code(
     verdict = judge(evidence, ())
     assert (verdict.outcome, verdict.exit_code) == (outcome, exit_code)
     assert verdict.cause in (None, "unknown")
-    assert verdict.retry is None or verdict.outcome != "interrupted" or not verdict.retry.helps
+    if outcome in ("refused", "interrupted", "succeeded"):
+        assert verdict.confidence == "certain"
+    if outcome == "interrupted":
+        assert verdict.retry == Retry(helps=False, reason="the job was stopped by SIGTERM")
+
+
+def test_a_log_that_no_rule_explains_shows_no_failure() -> None:
+    assert judge(run(agent=AgentEnd(1), logs_only=True), ()).outcome is None
 
 
 # ---------------------------------------------------------------------------------- pasted logs without a death
