@@ -102,8 +102,8 @@ def test_nodes_that_differ_are_refused_and_every_difference_is_told() -> None:
 
 
 def test_a_job_that_was_refused_is_not_judged_by_what_its_agent_wrote_before() -> None:
-    busy = AgentEnd(1, log("error: unrecognized arguments: --x", "DistNetworkError: port: 1, code: -98, EADDRINUSE"))
-    assert judge(run(unlike=UNLIKE, agent=busy)).cause == "unlike-nodes"
+    refused = AgentEnd(2, log("usage: torchrun", "torchrun: error: unrecognized arguments: --x"))
+    assert judge(run(unlike=UNLIKE, agent=refused)).cause == "unlike-nodes"
 
 
 def test_nodes_that_differ_without_being_refused_do_not_decide_how_the_job_ended() -> None:
