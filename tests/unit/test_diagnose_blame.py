@@ -96,12 +96,12 @@ def test_why_each_of_the_others_ended() -> None:
     other = death(3, -11, 7 * SECOND)
     told = death(4, -15, 8 * SECOND, sent=(15,))
     verdict = judge(run(culprit, lost_peer(0, 10), later, other, told))
-    assert {each.rank: each.reason for each in verdict.collateral} == {
-        0: "lost its peer, rank 1",
-        2: "failed later the same way as rank 1",
-        3: "failed after rank 1: rank 3 crashed in native code",
-        4: "stopped with the job",
-    }
+    assert [(each.rank, each.exit_code, each.signal, each.reason) for each in verdict.collateral] == [
+        (0, 1, None, "lost its peer, rank 1"),
+        (2, 3, None, "failed later the same way as rank 1"),
+        (3, -11, "SIGSEGV", "failed after rank 1: rank 3 crashed in native code"),
+        (4, -15, "SIGTERM", "stopped with the job"),
+    ]
 
 
 def test_why_the_others_ended_where_one_left_early() -> None:
