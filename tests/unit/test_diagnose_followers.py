@@ -216,6 +216,27 @@ def test_a_rank_that_finished_first_gets_advice_about_uneven_steps() -> None:
     assert [quote.source for quote in verdict.evidence] == ["attempt_0/rank_0/stderr.log"]
 
 
+@pytest.mark.parametrize("code", [0, 7])
+def test_who_exited_early_is_as_sure_as_its_exit_and_not_as_what_the_others_say(code: int) -> None:
+    """What a rule says of the rank that lost its peer, and of a retry, is about another cause."""
+    about = matching("peer-died", "DDP501", consequence=True).rule
+    no = Retry(helps=False, reason="no")
+
+    def match(death: Death, _run: Evidence) -> Finding | None:
+        return Finding(about, death.rank, "lost", confidence="likely", retry=no) if death.rank == 0 else None
+
+    left = (leaver(1, 400),) if code == 0 else ()
+    silent = () if code == 0 else (death(1, code, 400),)
+    verdict = judge(run(lost_peer(0, 500), *silent, clean_exits=left), [Cause(about, match)])
+    assert (verdict.cause, verdict.confidence) == ("peer-died", "certain")
+    assert verdict.retry not in (no, None)
+
+
+def test_a_rank_without_a_number_exited_early() -> None:
+    verdict = judge(run(replace(death(1, 7, 90), rank=None), lost_peer(0, 100)))
+    assert verdict.title == "a rank exited early (exit code 7) while rank 0 was still running"
+
+
 @pytest.mark.parametrize(("code", "confidence"), [(7, "certain"), (None, "likely")])
 def test_a_rank_that_left_without_a_word_keeps_its_own_last_line_and_advice(code: int | None, confidence: str) -> None:
     silent = death(1, code, 90, stderr=LogText("attempt_0/rank_1/stderr.log", ("step 7",)))

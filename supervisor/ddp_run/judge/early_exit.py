@@ -36,7 +36,7 @@ def ended_silently(death: Death, found: Finding, lost: Finding, waiting: Sequenc
 def _lost(rank: Rank | None, code: int | None, lost: Finding, waiting: Sequence[Death]) -> Finding:
     were = "was" if len(_known(waiting)) == 1 else "were"
     cause = f"{_who(rank)} exited early ({in_words(code)}) while {_those(waiting)} {were} still running"
-    return replace(lost, rank=waiting[0].rank, cause=cause, exception=None)
+    return replace(lost, cause=cause)
 
 
 def _who(rank: Rank | None) -> str:
