@@ -20,11 +20,11 @@ _STOP_TYPES = frozenset({"KeyboardInterrupt", "SystemExit", "SignalException"})
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A death and its finding. `reason` says why it is collateral; None if it failed on its own."""
+    """A death and its finding. `reason` says why it is collateral; empty if it failed on its own."""
 
     death: Death
     finding: Finding
-    reason: str | None
+    reason: str
 
 
 @dataclass
@@ -42,16 +42,16 @@ class Rules:
             best = Finding(NAMELESS, death.rank, f"{death.who} exited", confidence="unknown")
         return Judged(death, best, self._why_collateral(death, best))
 
-    def _why_collateral(self, death: Death, finding: Finding) -> str | None:
+    def _why_collateral(self, death: Death, finding: Finding) -> str:
         if finding.rule.consequence:
             return "lost its peer"
         sent = [number for number in death.signals_sent if death.code == -number]
         if sent:
             return "stopped with the job"
-        if death.signals_sent and (finding.rule.name == "unknown" or _is_stop(death)):
+        if death.signals_sent and _is_stop(death):
             told = in_words(-death.signals_sent[0])
             return f"stopped with the job, after {told}"
-        return "lost torch's agent" if self._went_with_agent(death) else None
+        return "lost torch's agent" if self._went_with_agent(death) else ""
 
     def _went_with_agent(self, death: Death) -> bool:
         """Whether the kernel killed it because the agent had died before it (PR_SET_PDEATHSIG)."""
