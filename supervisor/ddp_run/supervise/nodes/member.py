@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import final
 
-from ddp_run.judge.of_nodes import Ends, NodeReport, agreed, alone
+from ddp_run.judge.of_nodes import NodeReport, agreed, alone
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.plan import net
@@ -23,7 +24,7 @@ from ddp_run.supervise.nodes.agreement import (
     end_for_rank,
 )
 from ddp_run.supervise.nodes.link import Ended, Link, Opened, dial
-from ddp_run.supervise.nodes.messages import EndedWell, Failing, Message, Paused, Word
+from ddp_run.supervise.nodes.messages import EndedWell, Failing, Message, Paused, Report, Word
 from ddp_run.supervise.nodes.reach import Reach, command, if_this_host, in_words, silence
 from ddp_run.values.words import node_name
 
@@ -221,11 +222,9 @@ class Member(Side):
             self._is_ending = True
             self._ears.end_ranks(self._attempt, PeerFailed(now(), node_rank, host, said))
 
-    def agree(
-        self, attempt: int, verdict: Verdict, ends: Ends, last_lines: tuple[str, ...], _decide: Decide
-    ) -> tuple[Verdict, Decision]:
+    def _agree(self, own: Report, _decide: Decide) -> tuple[Verdict, Decision]:
         """Node 0's word; without it this node's own verdict, and that node 0 was lost if nothing failed here."""
-        until = self._first_words_until()
+        attempt, verdict, until = own.attempt, own.verdict, self._first_words_until()
 
         def without_word() -> str:
             # node 0 may still speak if all nodes' ranks have met, and its port refuses nobody
@@ -233,7 +232,7 @@ class Member(Side):
             is_there = self._lost is None and (self._heard_at is not None or may_speak)
             return "node 0" if is_there and (self._word is None or self._word.attempt < attempt) else ""
 
-        self._say(messages.Report(attempt, verdict.without_secrets(), last_lines, ends))
+        self._say(replace(own, verdict=verdict.without_secrets()))
         self._wait(without_word, self._place.grace_s + 2 * VERDICTS_S)
         if self._word is not None and self._word.attempt == attempt:
             word = self._word
@@ -244,7 +243,7 @@ class Member(Side):
             reason = refused or "no word from node 0, and one node cannot retry alone"
             return alone(verdict), Decision(False, reason)
         gone = NodeReport(0, self._host_of_0, "", None, self._lost)
-        verdict = self._verdict_of_all(verdict, ends, [gone])
+        verdict = self._verdict_of_all(own, [gone])
         return verdict, Decision(False, f"{node_name(0, self._host_of_0)} cannot take part in another attempt")
 
     def _begin_next(self) -> None:
