@@ -75,7 +75,7 @@ def members(place: Place, to_hub: Connection) -> None:
         to_hub.send(time.monotonic())
         for rank, node in enumerate(nodes, 1):
             node._send(Report(0, failed(rank), ("last line",) * 50, Ends()))
-        serve_until(loop, lambda: all(node._word is not None for node in nodes))
+        serve_until(loop, lambda: all(node._agreed is not None for node in nodes))
         to_hub.send(time.monotonic())
 
 

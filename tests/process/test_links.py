@@ -88,15 +88,15 @@ class End:
     def __init__(self, loop: Loop, connected: socket.socket, key: bytes, *, is_server: bool) -> None:
         self.opened = 0
         self.heard: list[Message] = []
-        self.ended: list[str] = []
+        self.ended = 0
         self.link = Link(loop, connected, key, self._hear, is_server=is_server)
 
     def _hear(self, _link: Link, message: Message | Opened | Ended) -> None:
         match message:
             case Opened():
                 self.opened += 1
-            case Ended(why):
-                self.ended.append(why)
+            case Ended():
+                self.ended += 1
             case _:
                 self.heard.append(message)
 
@@ -120,8 +120,7 @@ def test_messages_come_through_in_order(loop: Loop) -> None:
     assert server.heard == [Failing(0, big)]
     client.link.close()
     serve(loop, lambda: bool(server.ended))
-    assert server.ended == ["closed the connection"]
-    assert client.ended == []
+    assert (server.ended, client.ended) == (1, 0)
 
 
 def test_another_jobs_key_does_not_come_in(loop: Loop) -> None:
@@ -130,8 +129,7 @@ def test_another_jobs_key_does_not_come_in(loop: Loop) -> None:
     serve(loop, lambda: bool(client.opened))
     client.link.send(Failing(0, "let me end it"))
     serve(loop, lambda: bool(server.ended))
-    assert server.heard == []
-    assert "does not fit" in server.ended[0]
+    assert (server.heard, server.ended) == ([], 1)
 
 
 @pytest.mark.parametrize(
@@ -661,15 +659,13 @@ def test_node_0_is_lost(loop: Loop, runs: list[Run]) -> None:
 @pytest.mark.parametrize(
     ("said", "host"),
     [
-        ((), "127.0.0.1"),
-        ((Joined(),), "127.0.0.1"),
-        ((Joined("\x1b[31mgpu"),), "127.0.0.1"),
-        ((Joined("gpu-a"),), "gpu-a"),
+        (Joined("\x1b[31mgpu"), "127.0.0.1"),
+        (Joined("gpu-a"), "gpu-a"),
     ],
-    ids=["older", "nothing", "no name", "a name"],
+    ids=["no name", "a name"],
 )
 def test_node_0_is_called_by_its_address_until_it_says_its_name(
-    loop: Loop, place: Place, said: tuple[Message, ...], host: str, monkeypatch: pytest.MonkeyPatch
+    loop: Loop, place: Place, said: Message, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(messages, "DEAD_S", 0.2)
     with socket.create_server((place.address, place.port)) as listener:
@@ -677,7 +673,7 @@ def test_node_0_is_called_by_its_address_until_it_says_its_name(
         connected, _address = listener.accept()
         node_0 = End(loop, connected, KEY, is_server=True)
         serve(loop, lambda: bool(node_0.opened))
-        for message in (*said, Ping(1)):
+        for message in (said, Ping(1)):
             node_0.link.send(message)
         serve(loop, lambda: any(isinstance(heard, Pong) for heard in node_0.heard))
         node_0.link.close()
@@ -737,15 +733,15 @@ def test_how_nodes_differ_is_said_once(loop: Loop, place: Place) -> None:
         run.close()
 
 
-@pytest.mark.parametrize(("wall_s", "seconds"), [(-300.0, "-300.0"), (0.0, "0.0"), (None, None)])
-def test_a_nodes_wall_clock_is_measured(loop: Loop, wall_s: float | None, seconds: str | None) -> None:
+@pytest.mark.parametrize(("wall_s", "seconds"), [(-300.0, "-300.0"), (0.0, "0.0")])
+def test_a_nodes_wall_clock_is_measured(loop: Loop, wall_s: float, seconds: str) -> None:
     one, other = connected()
     link = End(loop, one, KEY, is_server=True).link
     node = OtherNode(Join(1, 2, "b", "/r"), link)
     node.ping(7)
-    wall = None if wall_s is None else time.time_ns() + round(wall_s * 1e9)
-    node.measure(Pong(7, time.monotonic_ns(), wall))
-    assert [fact.value for fact in node.clock] == ([] if seconds is None else [seconds])
+    assert not node.is_measured
+    node.measure(Pong(7, time.monotonic_ns(), time.time_ns() + round(wall_s * 1e9)))
+    assert [fact.value for fact in node.clock] == [seconds]
     link.close()
     other.close()
 

@@ -1,4 +1,4 @@
-"""What both sides of the agreement share: this node's place, the run's ears, and how one side waits for the other."""
+"""What both sides of the agreement share: this node's place, the run's ears, and how they wait for each other."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Ears:
-    """What an agreement needs of the run: its loop, its sinks, a way to say things, and whom to tell of an end."""
+    """What an agreement needs of the run."""
 
     loop: Loop
     emit: EventSink
@@ -95,8 +95,8 @@ def end_for_rank(ears: Ears, place: Place, attempt: int, taken_by: str) -> None:
 class Side(ABC):
     """This node's side: `Hub` on node 0, `Member` on every other node.
 
-    Both take these steps, in this order here and there: a node joins, or the others say that it is missing; it hears
-    its own events and the other nodes; it gives its verdict, and waits for that of all.
+    Both take three steps, and their methods stand in this order. A node joins, or the others say that it is missing.
+    It hears its own events and the other nodes. It gives its verdict, and waits for that of all.
     """
 
     def __init__(self, place: Place, ears: Ears) -> None:
@@ -127,7 +127,7 @@ class Side(ABC):
 
     @abstractmethod
     def _find_out(self) -> None:
-        """Ask what `_missing` should know."""
+        """Start to find out what `_missing` will tell."""
 
     @abstractmethod
     def _give_up(self) -> None:

@@ -1,4 +1,4 @@
-"""Node 0 compares all nodes, once, when they are here: how they differ, and whether the job must not run like that."""
+"""Node 0 compares all nodes once they are here: how they differ, and whether that must end the job."""
 
 from __future__ import annotations
 
@@ -34,15 +34,12 @@ class Comparison:
         self.found: tuple[NodesCompared, ...] = ()
         """How they differ, once that is known."""
 
-    def all_are_here(self) -> None:
-        """From now on only the clocks are waited for."""
-        if self._complete_at is None:
-            self._complete_at = time.monotonic()
-
     def make_when_known(self) -> str | None:
         """Compare, if all have said what they are like. Returns why the job must not run, or None."""
-        if self._is_over or self._complete_at is None:
+        if self._is_over or len(self._others) < self._place.nodes - 1:
             return None
+        if self._complete_at is None:  # from now on only the clocks are waited for
+            self._complete_at = time.monotonic()
         measured = all(node.is_measured for node in self._others.values())
         if not measured and time.monotonic() - self._complete_at <= _CLOCKS_S:
             return None

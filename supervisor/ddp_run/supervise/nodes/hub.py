@@ -1,4 +1,4 @@
-"""Node 0's side: hears all nodes, tells all to end when one fails, and says what the verdict of all is."""
+"""Node 0's side: hears all nodes, tells all to end when one fails, and forms the verdict of all."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Hub(Side):
         """All ranks of this node have."""
         self._agent_was_let_go = False
         self._comparison = Comparison(place, ears, self._nodes)
-        self._word: messages.Agreed | None = None
+        self._agreed: messages.Agreed | None = None
         """What was agreed last."""
         self._listener = listen(place.address, place.port)
         ears.loop.watch(self._listener.fileno(), self._accept)
@@ -83,36 +83,34 @@ class Hub(Side):
         place = self._place
         if join.nodes != place.nodes or not 0 <= join.node_rank < place.nodes:
             link.close()
-            return
-        if join.node_rank == place.node_rank:
-            if (join.host, join.folder) != (place.host, place.folder):
-                self._on_second(link, join, place.host)
-            else:  # this node itself, through its external address
-                link.send(messages.Joined(place.host))
-            return
-        node = self._nodes.setdefault(join.node_rank, OtherNode(join, link))
-        if (node.join.host, node.join.folder) != (join.host, join.folder):  # another ddp-run says that it is this node
-            if node.link.is_open and time.monotonic() - node.link.heard_at < _ALIVE_S:
+        elif join.node_rank > 0:
+            node = self._nodes.setdefault(join.node_rank, OtherNode(join, link))
+            if (node.join.host, node.join.folder) == (join.host, join.folder):
+                self._has_joined(node, link, join.attempt)
+            elif node.link.is_open and time.monotonic() - node.link.heard_at < _ALIVE_S:
                 self._on_second(link, join, node.join.host)
             else:  # it may replace one that is gone
                 link.close()
-            return
+        elif (join.host, join.folder) == (place.host, place.folder):  # this node itself, through its external address
+            link.send(messages.Joined(place.host))
+        else:
+            self._on_second(link, join, place.host)
+
+    def _has_joined(self, node: OtherNode, link: Link, attempt: int) -> None:
+        """The node is here, or here again on another connection: tell it what it has missed of this attempt."""
         if node.link is not link:
             node.link.close()
             self._links.pop(node.link, None)
             node.link, node.closed_at = link, None
         self._links[link] = node
-        link.send(messages.Joined(place.host))
+        link.send(messages.Joined(self._place.host))
         node.ping(self._pings)
-        if self._word is not None and self._word.attempt == join.attempt:
-            node.tell(self._word)
+        if self._agreed is not None and self._agreed.attempt == attempt:
+            node.tell(self._agreed)
         if self._all_well:
             link.send(EndedWell(self._attempt))
         if self._is_ending:
-            link.send(messages.End(self._attempt, place.node_rank, place.host, "the job is ending"))
-        elif not self._absent:
-            self._comparison.all_are_here()
-            self._compare_when_known()
+            link.send(messages.End(self._attempt, self._place.node_rank, self._place.host, "the job is ending"))
 
     def _on_second(self, link: Link, join: Join, taken_by: str) -> None:
         """The newcomer can't stay. If nodes are missing, it is one of them, so this job can't start."""
@@ -270,9 +268,9 @@ class Hub(Side):
         decision = self._possible(decide(verdict), others)
         # this node keeps the whole list of a thousand ranks that followed; sent a thousand times, it is 100 MB
         short = replace(verdict, collateral=verdict.collateral[:_MOST_FOLLOWERS])
-        self._word = messages.Agreed(own.attempt, short, decision, place.host, place.folder)
+        self._agreed = messages.Agreed(own.attempt, short, decision, place.host, place.folder)
         for node in self._nodes.values():
-            node.tell(self._word)
+            node.tell(self._agreed)
         for report in others:
             said = self._nodes[report.node_rank].report if report.verdict is not None else None
             keep_report(Path(place.folder), report, said.last_lines if said is not None else ())

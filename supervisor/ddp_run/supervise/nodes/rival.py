@@ -1,4 +1,4 @@
-"""Another node 0 at the master's address: for a node 0 that doesn't have that address, or not the port there.
+"""Another node 0 at the master's address. A node 0 without that address, or without the port there, looks for it.
 
 Behind address translation a host rightly doesn't have it, and any program may hold a port. So node 0 asks the
 program that answers there. Only a ddp-run of the same job counts, if it says that it is node 0.
