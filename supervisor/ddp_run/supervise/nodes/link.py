@@ -139,7 +139,7 @@ class Link:
             self._socket.close()
 
     def fail(self, code: int = 0) -> None:
-        """It can't go on, for this errno; 0: the other side closed it, or is no ddp-run of this job."""
+        """It can't go on, for this errno. 0: the other side closed it, or said something that isn't of this job."""
         if not self._closed:
             self._failed = code
             self.close()
