@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import final
 
 from ddp_run.judge import unlike_nodes
-from ddp_run.record.events import NodesCompared, Noted
+from ddp_run.record.events import Noted
 from ddp_run.record.file_names import EVENTS
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes.agreement import Ears, Place
@@ -31,8 +31,6 @@ class Comparison:
         """It was made, or isn't wanted."""
         self._complete_at: float | None = None
         """On time.monotonic(): since when all are here."""
-        self.found: tuple[NodesCompared, ...] = ()
-        """How they differ, once that is known."""
 
     def make_when_known(self) -> str | None:
         """Compare, if all have said what they are like. Returns why the job must not run, or None."""
@@ -60,7 +58,6 @@ class Comparison:
         rows = unlike_nodes.compare(facts)
         found = unlike_nodes.compared(now(), rows, hosts, strict=place.strict)
         kept = keep_facts(Path(place.folder), node_table.render(rows, hosts))
-        self.found = (found,)
         self._ears.emit(found)
         if found.refused:
             return f"nodes differ in {found.breaking[0]} (--preflight strict)"

@@ -264,7 +264,7 @@ class Hub(Side):
         absent_until = self._first_words_until() if self._started and self._is_ending else 0.0
         self._wait(lambda: self._without_verdict(absent_until), place.grace_s + VERDICTS_S)
         others = self._reports()
-        verdict = known_differences.noted(self._verdict_of_all(own, others), self._comparison.found)
+        verdict = known_differences.noted(self._verdict_of_all(own, others), self._ears.events)
         decision = self._possible(decide(verdict), others)
         # this node keeps the whole list of a thousand ranks that followed; sent a thousand times, it is 100 MB
         short = replace(verdict, collateral=verdict.collateral[:_MOST_FOLLOWERS])
