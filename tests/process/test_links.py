@@ -29,6 +29,7 @@ from ddp_run.record.events import (
     NodeRankTaken,
     NodeReported,
     NodesCompared,
+    Noted,
     PeerFailed,
     Rank,
     RankExited,
@@ -345,6 +346,22 @@ def test_two_nodes_of_one_rank_end_a_job_that_waits_for_nodes(loop: Loop, place:
             assert (verdict.title, verdict.exit_code) == (said, 2)
     for run in (hub, one, second):
         run.close()
+
+
+def test_a_node_0_without_its_port_judges_alone_and_stops_asking_when_ranks_start(loop: Loop, place: Place) -> None:
+    with socket.create_server((place.address, place.port)):
+        run = Run(loop, place)
+        assert run._side is None
+        (noted,) = run.events
+        assert isinstance(noted, Noted)
+        assert noted.text.startswith("each node judges for itself: ")
+        assert run._rival is not None
+        assert run._rival._link is not None
+        run._rival.hear(started(0))
+        assert run._rival._link is None
+        serve_for(loop, 1.5)
+        assert run._rival._link is None
+    run.close()
 
 
 @pytest.mark.parametrize("rank", [0, 1])
