@@ -99,7 +99,11 @@ def matching(name: str, code: str, sure: Confidence = "certain", layer: Layer = 
             "b",
             id="a cause before a consequence",
         ),
-        pytest.param([matching("a", "DDP991", layer=Layer.UNEXPLAINED), matching("b", "DDP992", "likely")], "b", id="x"),
+        pytest.param(
+            [matching("a", "DDP991", layer=Layer.UNEXPLAINED), matching("b", "DDP992", "likely")],
+            "b",
+            id="special",
+        ),
         pytest.param([matching("unknown", "DDP000", "unknown")], "unknown", id="nothing else"),
     ],
 )  # fmt: skip
