@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ddp_run.evidence.model import Death, Evidence
@@ -34,13 +34,29 @@ class Rules:
     attempt: Evidence
     causes: tuple[Cause, ...]
     notes: list[str]
+    _told: dict[tuple[object, ...], tuple[Cause, ...]] = field(default_factory=dict)
+    """The cause, by what a pasted log shows of an end: of many ranks that print the same, one is asked about."""
 
     def judge(self, death: Death) -> Judged:
         """Return the best finding about a death, and why it is collateral, if it is."""
-        best = strongest(self.ask(lambda cause: cause.match, lambda ask: ask(death, self.attempt)))
+        best = self._best(death)
         if best is None:
             best = Finding(NAMELESS, death.rank, f"{death.who} exited", confidence="unknown")
         return Judged(death, best, self._why_collateral(death, best))
+
+    def _best(self, death: Death) -> Finding | None:
+        if not self.attempt.logs_only:
+            return self._asked(death, self.causes)
+        raised = death.exception
+        texts = (raised and (raised.type, raised.message, raised.traceback), death.stderr.lines, death.stack.lines)
+        shown = (death.code, death.name, death.signals_sent, *texts)
+        best = self._asked(death, self._told.get(shown, self.causes))
+        if best is not None and shown not in self._told:
+            self._told[shown] = tuple(cause for cause in self.causes if cause.rule is best.rule)
+        return best
+
+    def _asked(self, death: Death, causes: Iterable[Cause]) -> Finding | None:
+        return strongest(self.ask(lambda cause: cause.match, lambda ask: ask(death, self.attempt), causes))
 
     def _why_collateral(self, death: Death, finding: Finding) -> str:
         if finding.rule.consequence:
