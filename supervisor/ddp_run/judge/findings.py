@@ -50,8 +50,8 @@ class Rules:
         raised = death.exception
         texts = (raised and (raised.type, raised.message, raised.traceback), death.stderr.lines, death.stack.lines)
         shown = (death.code, death.name, death.signals_sent, *texts)
-        best = self._asked(death, self._told.get(shown, self.causes))
-        if best is not None and shown not in self._told:
+        best = self._asked(death, self._told.get(shown, ())) or self._asked(death, self.causes)
+        if best is not None:
             self._told[shown] = tuple(cause for cause in self.causes if cause.rule is best.rule)
         return best
 

@@ -192,7 +192,7 @@ def _texts(value: Any) -> Iterator[str]:
         for each in value.values() if isinstance(value, dict) else value:
             yield from _texts(each)
     else:
-        for name in _names(type(value)):
+        for name in _names(cast(Hashable, type(value))):
             yield from _texts(getattr(value, name))
 
 
@@ -210,5 +210,5 @@ def _redacted(value: Any) -> Any:
         return type(value)(redact_lines(value) if texts else map(_redacted, value))
     if isinstance(value, dict):
         return {key: _redacted(each) for key, each in value.items()}
-    names = _names(type(value))
+    names = _names(cast(Hashable, type(value)))
     return replace(value, **{name: _redacted(getattr(value, name)) for name in names}) if names else value
