@@ -100,6 +100,8 @@ class WentOn:
         self._drawn = drawn[-_PROGRESS] if len(drawn) >= _PROGRESS else -1
         self._repeated = max((at[-_REPEATED] for at in counting if len(at) >= _REPEATED), default=-1)
         steps = (at[-1] for at in counting if len({lines[k] for k in at}) >= _PROGRESS)
+        self.ended_well = max((k for k, line in enumerate(lines) if ENDED_WELL.search(line)), default=-1)
+        """The index of the last line that says that a job ended well; -1: none does."""
         self.progress = max([self._drawn - 1, *steps], default=-1)
         """The index of the last line that shows progress; -1: none does."""
 
@@ -115,13 +117,13 @@ class WentOn:
             return True
         place = bisect_right(self._known, shown, key=lambda each: each[0])
         earliest = self._known[place][1] if place < len(self._known) else ()
-        return len(earliest) == _KNOWN and earliest[-1] < start
+        beside = (*self._lines[max(0, start - 1) : start], *self._lines[end : end + 1])
+        enough = 1 if any(HANDLED.search(line) for line in beside) else _KNOWN
+        return len(earliest) >= enough and earliest[enough - 1] < start
 
     def after_stop(self, index: int) -> bool:
         """Whether the job ran again after a line that ended it: told to stop, a program may write for a while."""
-        if any(ENDED_WELL.search(line) for line in self._lines[index + 1 :]):
-            return True
-        return len(self._new) - bisect_right(self._new, index) >= LEAVING
+        return self.ended_well > index or len(self._new) - bisect_right(self._new, index) >= LEAVING
 
     def may_be_over(self, index: int) -> bool:
         """Whether it may have gone on, but does not show it: that line only warns, or an abort says its own reason."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from re import Match, Pattern
 
-from ddp_run.evidence.exception_chain import chain, raised_by_handler
+from ddp_run.evidence.exception_chain import chain, dealt_with, raised_by_handler
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.went_on import WentOn
@@ -112,6 +112,8 @@ def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
     if death.exception is None:
         return None
     for link in chain(death.exception):
+        if dealt_with(link, death.exception):
+            continue
         name = link.type.rpartition(".")[2]
         said = f"{link.type}: {link.message}" if link.message else link.type
         for sign in signs:

@@ -38,6 +38,8 @@ def _speaks_of_another(sign: TextSign, rule: Rule, exception: ExceptionInfo | No
     other = sign.finding.rule
     if other.consequence or other.name == rule.name or other.name in rule.supersedes:
         return False
+    if exception is None and sign.exception is not None:
+        return not raised.starts_a_launcher(sign.exception) and not follows_another(sign.exception)
     return other.name not in GENERAL or _is_another(sign.exception, exception)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from ddp_run.evidence import childfailed
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.went_on import WentOn
 
@@ -30,7 +31,7 @@ _LOST = re.compile(
 def until(spoken: SpokenText) -> int:
     """Return the index after the last line that says so; 0 if none does."""
     passed = [index for index, line in enumerate(spoken.lines) if _TESTS in line and _PASSED.search(line)]
-    return max([_restarted(spoken), _served(spoken), *(index + 1 for index in passed)])
+    return max([_restarted(spoken), _served(spoken), _ran_again(spoken), *(index + 1 for index in passed)])
 
 
 def _restarted(spoken: SpokenText) -> int:
@@ -42,6 +43,14 @@ def _restarted(spoken: SpokenText) -> int:
     place = sum(1 for index in others if index <= last)
     lines = [spoken.lines[index] for index in others]
     return last + 1 if WentOn(lines).after(0, place - 1, place) else 0
+
+
+def _ran_again(spoken: SpokenText) -> int:
+    """Return the index after the last report of a failed job, if a later job in the same log ended well."""
+    last = max(childfailed.boxes(spoken.lines), default=-1)
+    after = [index for index in range(last + 1, len(spoken.lines)) if not spoken.by[index].agent]
+    went_on = WentOn([spoken.lines[index] for index in after])
+    return last + 1 if last >= 0 and went_on.progress >= 0 and went_on.ended_well >= 0 else 0
 
 
 def _served(spoken: SpokenText) -> int:
