@@ -8,7 +8,7 @@ instead, or much new text. What those look like is at the top of this module.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Sequence, Set
 
 from ddp_run.evidence import traceback_text
@@ -106,22 +106,25 @@ class WentOn:
         self._repeated = max(
             (at[-_REPEATED] for form, at in again.items() if "0" in form and len(at) >= _REPEATED), default=-1
         )
+        self._much = self._new[-VERY_LAST] if len(self._new) >= VERY_LAST else -1
         steps = _steps(lines, [k for k in alive if forms[k] in again], forms)
         drawn = _bars([line if k not in silent else "" for k, line in enumerate(lines)])
         self._drawn = drawn[-_PROGRESS] if len(drawn) >= _PROGRESS else -1
         self._steady = max((at[-_PROGRESS] for at in steps), default=-1)
+        self.running = max(self._drawn, self._repeated, self._much)
+        """After any line before this index, somebody went on, whoever wrote it."""
         self.progress = max(-1, self._drawn - 1, *(at[-1] for at in steps))
         """The index of the last line that shows progress; -1: none does."""
 
     def after_line(self, index: int) -> bool:
         """Whether it did so after a line that is no exception's."""
-        if max(self._drawn, self._steady, self._worked) > index or self._much_after(index + 1):
+        if max(self._drawn, self._steady, self._worked, self._much) > index:
             return True
         return any(HANDLED.search(line) for line in self._lines[index : index + 2])
 
     def after(self, start: int, shown: int, end: int) -> bool:
         """Whether it did so after the exception that starts at `start`, is shown at `shown` and ends at `end`."""
-        if max(self._drawn, self._repeated) > shown or self._much_after(end):
+        if self.running > shown:
             return True
         place = bisect_right(self._known, shown, key=lambda each: each[0])
         earliest = self._known[place][1] if place < len(self._known) else ()
@@ -145,9 +148,6 @@ class WentOn:
         place = bisect_right(self._aborts, index)
         new = bisect_right(self._new, index)
         return place < len(self._aborts) and new < len(self._new) and self._new[new] < self._aborts[place]
-
-    def _much_after(self, end: int) -> bool:
-        return len(self._new) - bisect_left(self._new, end) >= VERY_LAST
 
 
 def is_news(line: str) -> bool:

@@ -34,15 +34,17 @@ def until(spoken: SpokenText) -> int:
     return max([_restarted(spoken), _served(spoken), _ran_again(spoken), *(index + 1 for index in passed)])
 
 
+def running_at(spoken: SpokenText) -> int:
+    """Return an index: after any line of a launcher before it, programs went on."""
+    others = [index for index, each in enumerate(spoken.by) if not each.agent]
+    running = WentOn([spoken.lines[index] for index in others]).running
+    return others[running] if running >= 0 else -1
+
+
 def _restarted(spoken: SpokenText) -> int:
     """Return the index after the last start of new workers, unless only output of the old ones follows."""
     last = max((index for index, line in enumerate(spoken.lines) if _RESTART in line), default=-1)
-    if last < 0:
-        return 0
-    others = [index for index, each in enumerate(spoken.by) if not each.agent]
-    place = sum(1 for index in others if index <= last)
-    lines = [spoken.lines[index] for index in others]
-    return last + 1 if WentOn(lines).after(0, place - 1, place) else 0
+    return last + 1 if 0 <= last < running_at(spoken) else 0
 
 
 def _ran_again(spoken: SpokenText) -> int:
