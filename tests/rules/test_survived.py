@@ -179,3 +179,23 @@ def test_a_module_of_the_projects_own_folder(file: str, cause: str) -> None:
     found = explain(f'Traceback (most recent call last):\n  File "{file}", line 3, in <module>\n    import x\n{said}\n')
     assert found.cause == cause
     assert not any("pip install datasets" in advice for advice in found.advice)
+
+
+FAILED = "E0304 05:06:07.100000 70 api.py:874] failed (exitcode: -9) local_rank: 0 (pid: 71) of binary: {binary}\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "binary", "cause"),
+    [
+        ("python3.11", "/env/bin/python3.11", "host-oom"),
+        ("pt_main_thread", "/env/bin/python", "host-oom"),
+        ("ray::fit", "/env/bin/python", "host-oom"),
+        ("mysqld", "/env/bin/python", "unknown"),
+        ("mysqld", "/opt/train", "host-oom"),
+    ],
+)
+def test_the_kernel_names_whom_it_killed(program: str, binary: str, cause: str) -> None:
+    killed = f"[71.3] Memory cgroup out of memory: Killed process 8 ({program}) total-vm:9kB, anon-rss:8kB\n"
+    found = explain(f"{STEPS}{killed}{FAILED.format(binary=binary)}{BOX.format(code=-9)}")
+    assert found.cause == cause
+    assert found.confidence != "certain"
