@@ -151,6 +151,11 @@ class Death:
         return self.name or ("a rank" if self.rank is None else f"rank {self.rank}")
 
     @property
+    def watched(self) -> bool:
+        """ddp-run saw its end, and no other rank wrote to its log."""
+        return self.order != UNORDERED
+
+    @property
     def order(self) -> int:
         """When it failed, for sorting; unknown sorts last."""
         stamps = [stamp for stamp in (self.failed_at, self.died_at) if stamp is not None]

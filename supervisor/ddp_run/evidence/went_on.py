@@ -8,7 +8,7 @@ instead, or much new text. What those look like is at the top of this module.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Sequence, Set
 
 from ddp_run.evidence import traceback_text
@@ -16,9 +16,9 @@ from ddp_run.evidence.traceback_text import Printed
 from ddp_run.evidence.windows import LEAVING, VERY_LAST
 
 HANDLED = re.compile(
-    r"\b(?:instead\b|[Ff]all(?:ing|s)? ?back\b|[Ss]kipp(?:ed|ing)\b|[Ii]gnor(?:ed|ing)\b|[Cc]ontinu(?:es?|ing)\b"
-    r"|[Rr]etry(?:ing)? (?:in|after|\d)|[Ss]tarting (?:fresh|from scratch|over)\b"
-    r"|[Tt]rying (?:port|another|again|the next)\b)"
+    r"\b(?:\w{2,20}ing\b[^\n]{0,60} instead\b|[Ff]all(?:ing|s)? ?back\b|[Ss]kipp(?:ed|ing)\b|[Ii]gnor(?:ed|ing)\b"
+    r"|(?<!not )(?<!'t )(?<!to )[Cc]ontinu(?:es?|ing)\b|[Rr]etry(?:ing)? (?:in|after|\d)"
+    r"|[Ss]tarting (?:fresh|from scratch|over)\b|[Tt]rying (?:port|another|again|the next)\b)"
 )
 """A program that handles an error says so in the same line or beside it."""
 WORKED = re.compile(
@@ -53,9 +53,14 @@ _NOISE = re.compile(r"resource_tracker|Warning\b|%\|")
 _TROUBLE = re.compile(
     r"[Ee]rror|ERROR|[Ee]xception|[Ff]ailed|FAILED|Traceback|File \"|NCCL (?:INFO|WARN)|[Gg]loo|[Tt]imed? ?out"
     r"|[Kk]ill(?:ed|ing)|[Aa]bort|frame #|[Ww]aiting|registered at|Process group|\^\^|Thread (?:0x|\d+ \()"
-    r"|Process \d+: |PID|amdgpu|NVRM|ray::|@ +0x|#\d+ \S+ from |SIG[A-Z]{3,4}\b|[Ss]ignal \d|[Tt]erminat|[Ee]xiting"
+    r"|Process \d+: |PID|amdgpu|NVRM|ray::|@ +0x|#\d+ \S+ from |0x[\da-f]{6}"
 )
 """Lines that show no progress, although several ranks may print them in one form."""
+_LEAVES = re.compile(
+    r"[Cc]lean(?:ed|ing)?[ -]?up|[Ss]hut(?:ting)? ?down|[Cc]los(?:ed|ing)\b|[Ee]mergency|SIG[A-Z]{3,4}\b|[Ss]ignal \d"
+    r"|[Tt]erminat|[Ee]xiting"
+)
+"""What a program also says while it ends because of an error."""
 _BAR = re.compile(r"\d%\|| (?:it|s)/(?:s|it)\b")
 _PICTURE = re.compile(r"\|[^|]*\|")
 _COUNT = re.compile(r"\d{1,12}/\d{1,12}")
@@ -81,60 +86,68 @@ class WentOn:
         inside = {k for printed in exceptions for k in range(printed.start, printed.index + 1)}
         messages = {k for printed in exceptions for k in range(printed.index + 1, printed.end)}
         self._lines = lines
-        alive = [k for k, line in enumerate(lines) if k not in inside and k not in silent and shows_life(line)]
+        news = [k for k, line in enumerate(lines) if k not in inside and k not in silent and is_news(line)]
+        alive = [k for k in news if shows_life(lines[k])]
         self._new = [k for k in alive if k not in messages]
-        self._aborts = [k for k, line in enumerate(lines) if any(words in line for words in _ABORTS)]
         self._worked = max((k for k in self._new if WORKED.search(lines[k])), default=-1)
+        self._aborts = [k for k, line in enumerate(lines) if any(words in line for words in _ABORTS)]
+        self.ended_well = max((k for k, line in enumerate(lines) if ENDED_WELL.search(line)), default=-1)
+        """The index of the last line that says that a job ended well; -1: none does."""
         forms = [form_of(line) for line in lines]
         first: dict[str, int] = {}
         again: dict[str, list[int]] = {}
         for k, form in enumerate(forms):
             if first.setdefault(form, k) != k:
                 again[form] = []
-        for k in alive:
-            if forms[k] in again:
+        for k in news:
+            if forms[k] in again and not lines[k][:1].isspace():
                 again[forms[k]].append(k)
         self._known = _earliest(sorted((k, first[form]) for form, at in again.items() for k in at))
-        counting = [at for form, at in again.items() if "0" in form]
+        self._repeated = max(
+            (at[-_REPEATED] for form, at in again.items() if "0" in form and len(at) >= _REPEATED), default=-1
+        )
+        self._much = self._new[-VERY_LAST] if len(self._new) >= VERY_LAST else -1
+        steps = _steps(lines, [k for k in alive if forms[k] in again], forms)
         drawn = _bars([line if k not in silent else "" for k, line in enumerate(lines)])
         self._drawn = drawn[-_PROGRESS] if len(drawn) >= _PROGRESS else -1
-        self._repeated = max((at[-_REPEATED] for at in counting if len(at) >= _REPEATED), default=-1)
-        steps = (at[-1] for at in counting if len({lines[k] for k in at}) >= _PROGRESS)
-        self.progress = max([self._drawn - 1, *steps], default=-1)
+        self._steady = max((at[-_PROGRESS] for at in steps), default=-1)
+        self.running = max(self._drawn, self._repeated, self._much)
+        """After any line before this index, somebody went on, whoever wrote it."""
+        self.progress = max(-1, self._drawn - 1, *(at[-1] for at in steps))
         """The index of the last line that shows progress; -1: none does."""
 
     def after_line(self, index: int) -> bool:
         """Whether it did so after a line that is no exception's."""
-        if self.progress > index or self._worked > index or self._much_after(index + 1) or self._before_abort(index):
+        if max(self._drawn, self._steady, self._worked, self._much) > index:
             return True
         return any(HANDLED.search(line) for line in self._lines[index : index + 2])
 
     def after(self, start: int, shown: int, end: int) -> bool:
         """Whether it did so after the exception that starts at `start`, is shown at `shown` and ends at `end`."""
-        if max(self._drawn, self._repeated) > shown or self._much_after(end):
+        if self.running > shown:
             return True
         place = bisect_right(self._known, shown, key=lambda each: each[0])
         earliest = self._known[place][1] if place < len(self._known) else ()
-        return len(earliest) == _KNOWN and earliest[-1] < start
+        beside = (*self._lines[max(0, start - 1) : start], *self._lines[end : end + 1])
+        enough = 1 if any(HANDLED.search(line) for line in beside) else _KNOWN
+        return len(earliest) >= enough and earliest[enough - 1] < start
 
     def after_stop(self, index: int) -> bool:
         """Whether the job ran again after a line that ended it: told to stop, a program may write for a while."""
-        if any(ENDED_WELL.search(line) for line in self._lines[index + 1 :]):
-            return True
-        return len(self._new) - bisect_right(self._new, index) >= LEAVING
+        return self.ended_well > index or len(self._new) - bisect_right(self._new, index) >= LEAVING
 
     def may_be_over(self, index: int) -> bool:
         """Whether it may have gone on, but does not show it: that line only warns, or an abort says its own reason."""
         return WARNED.search(self._lines[index]) is not None or self._aborts[-1:] > [index]
 
-    def _before_abort(self, index: int) -> bool:
-        """Whether it wrote something else before native code said why it aborted."""
+    def before_abort(self, index: int) -> bool:
+        """Whether it wrote something new between that line and the reason for which it aborted.
+
+        Only where all lines are one process': another may have written the new line.
+        """
         place = bisect_right(self._aborts, index)
         new = bisect_right(self._new, index)
         return place < len(self._aborts) and new < len(self._new) and self._new[new] < self._aborts[place]
-
-    def _much_after(self, end: int) -> bool:
-        return len(self._new) - bisect_left(self._new, end) >= VERY_LAST
 
 
 def is_news(line: str) -> bool:
@@ -146,7 +159,9 @@ def is_news(line: str) -> bool:
 
 def shows_life(line: str) -> bool:
     """Whether a program prints such a line while it goes on, whatever it contains."""
-    return bool(line[:1].strip()) and is_news(line) and not (_TROUBLE.search(line) or _OF_SCRIPTS.match(line))
+    if not line[:1].strip() or not is_news(line):
+        return False
+    return not (_TROUBLE.search(line) or _LEAVES.search(line) or _OF_SCRIPTS.match(line))
 
 
 def form_of(line: str) -> str:
@@ -164,11 +179,23 @@ def _earliest(known: Sequence[tuple[int, int]]) -> list[tuple[int, tuple[int, ..
     return found[::-1]
 
 
+def _steps(lines: Sequence[str], indexes: Sequence[int], forms: Sequence[str]) -> list[list[int]]:
+    """Return the lines of each form that show progress: several different ones. All ranks may print one line."""
+    found: dict[str, dict[str, int]] = {}
+    for k in indexes:
+        found.setdefault(forms[k], {})[lines[k]] = k
+    return [sorted(last.values()) for last in found.values() if len(last) >= _PROGRESS]
+
+
 def _bars(lines: Sequence[str]) -> list[int]:
-    """Return where each state of a progress bar was first drawn, in order."""
-    drawn: dict[str, int] = {}
+    """Return where each state of a progress bar was first drawn, in order. Several bars may take turns."""
+    states: list[str] = []
+    drawn: list[int] = []
     for k, line in enumerate(lines):
         if _BAR.search(line):
             count = _COUNT.search(line)
-            drawn.setdefault(_PICTURE.sub("", line) if count is None else str(count[0]), k)
-    return sorted(drawn.values())
+            state = _PICTURE.sub("", line) if count is None else str(count[0])
+            if state not in states[-VERY_LAST:]:
+                states.append(state)
+                drawn.append(k)
+    return drawn

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from re import Match, Pattern
 
-from ddp_run.evidence.exception_chain import chain, raised_by_handler
+from ddp_run.evidence.exception_chain import chain, dealt_with, raised_by_handler
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.went_on import WentOn
@@ -120,6 +120,8 @@ def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
     if death.exception is None:
         return None
     for link in chain(death.exception):
+        if dealt_with(link, death.exception):
+            continue
         name = link.type.rpartition(".")[2]
         said = f"{link.type}: {link.message}" if link.message else link.type
         for sign in signs:
@@ -135,12 +137,14 @@ def in_last_words(death: Death, signs: Sequence[Sign], lines: int = LAST_WORDS) 
     """Find the sign in the rank's last lines, unless it went on after it; certain only if it crashed there."""
     sure: Confidence = "certain" if -(death.code or 0) in _CRASHES else "likely"
     plain = [sign for sign in signs if not sign.types]
-    ending = death.stderr.ending(lines)
-    hit = _last(ending, plain, sure)
-    if hit is not None and survived(ending, hit):
-        hit = None
-    elif hit is not None and _went_on(ending.lines).may_be_over(hit.index):
-        hit = replace(hit, confidence="likely")
+    ending = death.stderr.ending(LAST_WORDS)
+    hit = _last(ending, plain, sure, lines)
+    if hit is not None:
+        went_on = _went_on(ending.lines)
+        if went_on.after_line(hit.index) or (death.watched and went_on.before_abort(hit.index)):
+            hit = None
+        elif went_on.may_be_over(hit.index):
+            hit = replace(hit, confidence="likely")
     hit = hit or _last(death.stack, plain, sure)
     return hit or (_last(death.nccl.ending(lines), plain, sure) if _speaks_of_nccl(ending) else None)
 
@@ -152,8 +156,8 @@ def said_last(death: Death, signs: Sequence[Sign]) -> Hit | None:
     """
     if death.exception is not None or death.code in _FROM_OUTSIDE:
         return None
-    ending = death.stderr.ending(LEAVING)
-    hit = _last(ending, signs, "likely")
+    ending = death.stderr.ending(LAST_WORDS)
+    hit = _last(ending, signs, "likely", LEAVING)
     over = hit is not None and death.code not in _NOT_STARTED and survived(ending, hit)
     return None if over else hit
 
@@ -206,10 +210,12 @@ def _speaks_of_nccl(log: LogText) -> bool:
     return any(text.holds(words) for words in _NCCL_ERRORS)
 
 
-def _last(log: LogText, signs: Sequence[Sign], confidence: Confidence) -> Hit | None:
+def _last(log: LogText, signs: Sequence[Sign], confidence: Confidence, lines: int | None = None) -> Hit | None:
+    """Return the last line with a sign; with `lines`, only if it is among the last so many."""
     text = _joined(log.lines)
     present = [sign for sign in signs if text.holds(sign.words)]
-    for index in range(len(log.lines) - 1 if present else -1, -1, -1):
+    first = 0 if lines is None else max(0, len(log.lines) - lines)
+    for index in range(len(log.lines) - 1 if present else -1, first - 1, -1):
         line = log.lines[index]
         for sign in present:
             match = sign.search(line) if sign.words in line else None  # one call per line and sign would take seconds
@@ -244,7 +250,7 @@ def _joined(lines: tuple[str, ...]) -> _Joined:
     return _Joined(lines)
 
 
-_went_on = lru_cache(maxsize=4)(WentOn)
+_went_on = lru_cache(maxsize=4)(WentOn)  # rules ask about the same few logs
 
 
 def _quote(log: LogText, link: ExceptionInfo, match: Match[str]) -> Quote | None:

@@ -46,6 +46,8 @@ def _speaks_of_another(sign: TextSign, rule: Rule, exception: ExceptionInfo | No
     behind = any((quote.line or 0) >= line for quote in sign.finding.evidence)
     if explains(rule, other) and (other.layer <= Layer.ENDED or behind):
         return False
+    if exception is None and sign.exception is not None:
+        return not raised.starts_a_launcher(sign.exception) and not follows_another(sign.exception)
     return not other.general or _is_another(sign.exception, exception)
 
 

@@ -99,6 +99,8 @@ LIBRARIES = (
     r"torch|torchvision|torchtext|torchaudio|pytorch_lightning|lightning|lightning_fabric|transformers|numpy|scipy|sklearn"
     r"|keras|tensorflow|huggingface_hub|datasets|diffusers|peft|accelerate|timm|mmcv|mmengine|detectron2|triton|pandas"
 )
+OF_PROJECTS_TOO = frozenset({"datasets"})
+"""Of these, what many projects call a folder of their own."""
 DROPPED = Sign(
     "No module named '",
     # Python names the first missing part: for a dotted name, the package itself is there

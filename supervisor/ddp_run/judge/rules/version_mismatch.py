@@ -187,6 +187,9 @@ def _is_meant(hit: Hit) -> bool:
     match hit.sign.words:
         case words if words == _LIBRARY_NAME:
             return _raised_in_package(hit)
+        case words if words == version_text.DROPPED.words:
+            package = (hit["dropped"] or "").partition(".")[0]
+            return package not in version_text.OF_PROJECTS_TOO or _raised_in_package(hit)
         case words if words == _NUMPY_NAME:
             return version_text.REMOVED_FROM_NUMPY.fullmatch(hit["name"] or "") is not None
         case _:
