@@ -13,7 +13,7 @@ from dataclasses import replace
 from ddp_run.evidence import exception_chain
 from ddp_run.evidence.pasted import raised
 from ddp_run.evidence.pasted.spoken_text import Log
-from ddp_run.judge.catalogue import GENERAL, follows_another, rule_named
+from ddp_run.judge.catalogue import GENERAL, rule_named
 from ddp_run.judge.text_signs import TextSign, found_in, went_on_after
 from ddp_run.judge.verdict import Rule, Verdict
 from ddp_run.record.events import ExceptionInfo
@@ -43,6 +43,6 @@ def _speaks_of_another(sign: TextSign, rule: Rule, exception: ExceptionInfo | No
 
 def _is_another(one: ExceptionInfo | None, of: ExceptionInfo | None) -> bool:
     """Whether the exceptions are unrelated."""
-    if one is None or of is None or raised.starts_a_launcher(one) or follows_another(one):
+    if one is None or of is None or raised.starts_a_launcher(one):
         return False
     return all(one.type != each.type for each in exception_chain.chain(of))
