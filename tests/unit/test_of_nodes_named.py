@@ -127,6 +127,18 @@ def test_every_lost_node_is_counted_and_the_first_can_be_asked() -> None:
     assert (verdict.confidence, verdict.evidence) == ("certain", ())
 
 
+def test_two_lost_nodes_are_told() -> None:
+    verdict = of_nodes([node(1, None, "did not join"), node(2, None, "did not join"), node(0, OK)])
+    assert verdict.title == "node 1 (host1), and 1 more, did not join"
+
+
+def test_a_rank_that_a_node_names_stays_named_if_no_node_saw_the_reason() -> None:
+    loser = replace(AGENT, first_failure=FirstFailure(Rank(4), exit_code=-9))
+    first = of_nodes([node(1, loser), node(0, OK)]).first_failure
+    assert first is not None
+    assert (first.rank, first.exit_code, first.host) == (4, -9, "host1")
+
+
 def test_of_a_lost_node_without_a_name_there_is_nothing_to_ask() -> None:
     verdict = of_nodes([replace(node(1, None, "did not join"), host=""), node(0, OK)])
     assert (verdict.title, verdict.advice) == ("node 1 did not join", ())
@@ -298,6 +310,28 @@ def test_a_report_is_the_same_after_it_was_stored(report: NodeReport) -> None:
     own = node(0, lost_a_peer(0), ends=Ends(failed_at=at(50)))
     assert own.verdict is not None
     assert again(own.verdict, own, [reported(at(9), report)]) == of_nodes([own, report])
+
+
+@pytest.mark.parametrize(
+    ("own", "report"),
+    [
+        pytest.param(waited(0, 0, 500), finished(1, 100, 1), id="who finished and when"),
+        pytest.param(finished(1, 5000, 0), waited(0, 1, 100), id="when the first failed"),
+        pytest.param(node(0, AGENT), replace(node(1, AGENT), first=True), id="who said it first"),
+    ],
+)
+def test_what_decides_between_nodes_is_stored_too(own: NodeReport, report: NodeReport) -> None:
+    verdict = of_nodes([own, report])
+    assert own.verdict is not None
+    assert again(own.verdict, own, [reported(at(9), report)]) == verdict
+    bare = replace(report, ends=Ends(), first=False)
+    assert of_nodes([own, bare]) != verdict  # it did decide
+
+
+def test_an_agreed_verdict_says_where_it_was_agreed() -> None:
+    event = agreed(at(1), replace(OK, title="größer"), "host0", "/runs/0")
+    assert (event.at, event.host, event.folder) == (at(1), "host0", "/runs/0")
+    assert "größer" in event.verdict  # as people write it: the journal is read by them
 
 
 def test_the_last_agreed_verdict_counts_on_a_node_that_was_told_it() -> None:

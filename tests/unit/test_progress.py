@@ -516,6 +516,8 @@ def test_a_rank_that_nccl_let_past_a_collective_that_others_entered_otherwise() 
         "rank 0 entered barrier, ranks 1-2 entered all_reduce of [20] at t.py:5 in f, "
         "as collective 16 of the process group, 18 s"
     )
+    meanwhile = replace(past, first=Stack((ALL_REDUCE, USER)), second=Stack((ALL_REDUCE, USER)))
+    assert said(meanwhile, of_nccl(1, 16), of_nccl(2, 16)) == stall.said  # where it is now is not what it entered then
     alike = replace(past, history={("nccl:0", 16): replace(of_nccl(1, 16).current or barrier, pending=False)})
     assert told(alike, of_nccl(1, 16), of_nccl(2, 16))[0] == "hang"
 

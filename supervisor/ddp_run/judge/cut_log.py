@@ -155,15 +155,5 @@ def _with(strict: Verdict, found: TextSign, note: str = NOTE) -> Verdict:
         first = FirstFailure(rank, exception=found.exception)
     elif first is not None and first.exception is None and rank in (None, first.rank):
         first = replace(first, exception=found.exception)
-    return replace(
-        strict,
-        cause=finding.rule.name,
-        code=finding.rule.code,
-        title=finding.cause,
-        confidence="likely",
-        first_failure=first,
-        evidence=finding.evidence,
-        advice=finding.advice,
-        retry=finding.retry or finding.rule.retry,
-        notes=(*strict.notes, note),
-    )
+    verdict = strict.with_finding(replace(finding, confidence="likely"))
+    return replace(verdict, first_failure=first, notes=(*strict.notes, note))
