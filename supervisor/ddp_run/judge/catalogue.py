@@ -39,6 +39,8 @@ class Cause:
     match_stop: Callable[[Evidence], Finding | None] | None = None
     signs: tuple[Sign, ...] = ()
     """The words that it searches logs for, if any."""
+    symptoms: tuple[Sign, ...] = ()
+    """What a piece of a log may show of it, and nothing else; searched for in the piece's last lines."""
     frames: Pattern[str] | None = None
     """What matches `file function` of a frame in which this cause is the most common failure."""
     text: str = ""
@@ -70,8 +72,9 @@ def load() -> tuple[tuple[Cause, ...], tuple[str, ...]]:
         try:
             module = _module(file_name)
             asked = {name: getattr(module, name, None) for name in rules.QUESTIONS}
-            signs, frames = getattr(module, "SIGNS", ()), getattr(module, "FRAMES", None)
-            causes.append(Cause(module.RULE, **asked, signs=signs, frames=frames, text=module.__doc__ or ""))
+            signs, symptoms = getattr(module, "SIGNS", ()), getattr(module, "SYMPTOMS", ())
+            frames, text = getattr(module, "FRAMES", None), module.__doc__ or ""
+            causes.append(Cause(module.RULE, **asked, signs=signs, symptoms=symptoms, frames=frames, text=text))
         except Exception as error:
             notes.append(f"rule {file_name} failed to load: {type(error).__name__}: {error}")
     return tuple(sorted(causes, key=lambda cause: cause.rule.code)), tuple(notes)

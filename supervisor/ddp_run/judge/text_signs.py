@@ -16,7 +16,7 @@ from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
 from ddp_run.evidence.pasted import got_over, launcher_text, raised, torn_frames
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.evidence.went_on import WORKED, WentOn, form_of
-from ddp_run.evidence.windows import AFTER, BEFORE
+from ddp_run.evidence.windows import AFTER, BEFORE, LAST_WORDS
 from ddp_run.judge import oom_text
 from ddp_run.judge.catalogue import catalogue, rule_named, sign_words
 from ddp_run.judge.order import strongest
@@ -94,6 +94,25 @@ def found_in(logs: Sequence[Log]) -> Iterator[TextSign]:
             yield sign
     if not exceptions:
         yield from _frames(spoken, others, everything)
+
+
+def symptoms_in(logs: Sequence[Log]) -> Iterator[TextSign]:
+    """Yield what the last lines show where they show nothing else: canonical lines, each of one cause."""
+    spoken, summaries = _spoken(logs)
+    went_on = _went_on(spoken, summaries)
+    indexes = range(max(0, len(spoken.lines) - LAST_WORDS), len(spoken.lines))
+    text = spoken.text(indexes)
+    whole = "\n".join(text.lines)
+    for cause in catalogue():
+        for hit in (sign.search(whole) for sign in cause.symptoms):
+            if hit is None:
+                continue
+            first, last = whole.count("\n", 0, hit.start()), whole.count("\n", 0, hit.end() - 1)
+            if went_on.after_line(indexes[last]):
+                continue
+            quote = text.quote(first)
+            said = f"the log shows only this: {quote.text.strip()[:160]}"
+            yield TextSign(Finding(cause.rule, None, said, (quote,), confidence="likely"), indexes[first], None)
 
 
 def went_on_after(logs: Sequence[Log], line: int) -> bool:

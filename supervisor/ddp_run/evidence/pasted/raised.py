@@ -225,9 +225,12 @@ def _first_frame(lines: Sequence[str]) -> int:
 
 
 def _message(first: str, following: Sequence[str]) -> str:
-    """Return the message with its continuation lines: NCCL's and torch's state-dict errors have some."""
+    """Return the message with its continuation lines: NCCL's and torch's state-dict errors have some.
+
+    Where the first line has no message, a blank one may follow it.
+    """
     lines = [first]
-    for line in following:
+    for line in following[0 if first or not following or following[0].strip() else 1 :]:
         if not line.strip() or PLACE.search(line) or _ORPHAN.match(line) or not is_news(line):
             break
         lines.append(line)

@@ -37,6 +37,7 @@ RULE = Rule(
     unlike="together",
     backend="init",
 )
+SYMPTOMS = (Sign("ibv_", r"\bibv_\w{1,40} failed\b"),)
 _COMPLETION = Sign(
     "Got completion from peer ",
     r"NET/IB ?: Got completion from peer (?P<peer>\S{1,80}) with (?:error|status)[ =](?P<status>[1-9]\d{0,4})",

@@ -35,6 +35,9 @@ RULE = Rule(
     unlike="together",
 )
 FRAMES = re.compile(r"/torch/distributed/rendezvous\.py|/distributed_c10d\.py _store_based_barrier")
+SYMPTOMS = (
+    Sign("Waiting in store based barrier", r"Waiting in store based barrier to initialize process group[^\n]{0,200}"),
+)
 _CONNECT = Sign(
     "he client socket has ",
     r"he client socket has (?:timed out after (?P<after>\d{1,20} ?m?s) while trying to connect to "
