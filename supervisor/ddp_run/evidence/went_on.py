@@ -61,6 +61,7 @@ _LEAVES = re.compile(
     r"|[Tt]erminat|[Ee]xiting"
 )
 """What a program also says while it ends because of an error."""
+_BAR_WORDS = ("%|", "it/s", "s/it")
 _BAR = re.compile(r"\d%\|| (?:it|s)/(?:s|it)\b")
 _PICTURE = re.compile(r"\|[^|]*\|")
 _COUNT = re.compile(r"\d{1,12}/\d{1,12}")
@@ -76,40 +77,45 @@ class WentOn:
     """Whether the writer of these lines went on after one of them, or after an exception that they show.
 
     `exceptions`: those that the lines show, where they are known already. `silent`: lines that do not count, since
-    another program wrote them.
+    another program wrote them. `ended_well`: the index of the last line that says that a job ended well; -1: none.
     """
 
     def __init__(
         self, lines: Sequence[str], exceptions: Sequence[Printed] | None = None, silent: Set[int] = frozenset()
     ) -> None:
         exceptions = traceback_text.find(lines) if exceptions is None else exceptions
-        inside = {k for printed in exceptions for k in range(printed.start, printed.index + 1)}
+        apart = {k for printed in exceptions for k in range(printed.start, printed.index + 1)} | silent
         messages = {k for printed in exceptions for k in range(printed.index + 1, printed.end)}
         self._lines = lines
-        news = [k for k, line in enumerate(lines) if k not in inside and k not in silent and is_news(line)]
-        alive = [k for k in news if shows_life(lines[k])]
-        self._new = [k for k in alive if k not in messages]
-        self._worked = max((k for k in self._new if WORKED.search(lines[k])), default=-1)
-        self._aborts = [k for k, line in enumerate(lines) if any(words in line for words in _ABORTS)]
-        self.ended_well = max((k for k, line in enumerate(lines) if ENDED_WELL.search(line)), default=-1)
-        """The index of the last line that says that a job ended well; -1: none does."""
-        forms = [form_of(line) for line in lines]
-        first: dict[str, int] = {}
-        again: dict[str, list[int]] = {}
-        for k, form in enumerate(forms):
-            if first.setdefault(form, k) != k:
-                again[form] = []
-        for k in news:
-            if forms[k] in again and not lines[k][:1].isspace():
-                again[forms[k]].append(k)
-        self._known = _earliest(sorted((k, first[form]) for form, at in again.items() for k in at))
-        self._repeated = max(
-            (at[-_REPEATED] for form, at in again.items() if "0" in form and len(at) >= _REPEATED), default=-1
-        )
-        self._much = self._new[-VERY_LAST] if len(self._new) >= VERY_LAST else -1
-        steps = _steps(lines, [k for k in alive if forms[k] in again], forms)
-        drawn = _bars([line if k not in silent else "" for k, line in enumerate(lines)])
+        self._new: list[int] = []
+        self._aborts: list[int] = []
+        known: list[tuple[int, int]] = []
+        steps: list[list[int]] = []
+        self._repeated = self._worked = self.ended_well = -1
+        for form, at in _by_form(lines).items():  # what a line shows is asked once for all of its form
+            line, said = lines[at[0]], [k for k in at if k not in apart]
+            if any(words in line for words in _ABORTS):
+                self._aborts += at
+            if ENDED_WELL.search(line):
+                self.ended_well = max(self.ended_well, at[-1])
+            if not said or not is_news(line):
+                continue
+            if len(at) > 1 and not line[:1].isspace():
+                known += [(k, at[0]) for k in said]
+                if "0" in form and len(said) >= _REPEATED:
+                    self._repeated = max(self._repeated, said[-_REPEATED])
+            if shows_life(line):
+                new = [k for k in said if k not in messages]
+                self._new += new
+                self._worked = max([self._worked, *new[-1:]]) if WORKED.search(line) else self._worked
+                differing = sorted({lines[k]: k for k in said}.values())  # all ranks may print one line
+                steps += [differing] if len(differing) >= _PROGRESS else []
+        self._new.sort()
+        self._aborts.sort()
+        self._known = _earliest(sorted(known))
+        drawn = _bars(lines, silent)
         self._drawn = drawn[-_PROGRESS] if len(drawn) >= _PROGRESS else -1
+        self._much = self._new[-VERY_LAST] if len(self._new) >= VERY_LAST else -1
         self._steady = max((at[-_PROGRESS] for at in steps), default=-1)
         self.running = max(self._drawn, self._repeated, self._much)
         """After any line before this index, somebody went on, whoever wrote it."""
@@ -179,20 +185,20 @@ def _earliest(known: Sequence[tuple[int, int]]) -> list[tuple[int, tuple[int, ..
     return found[::-1]
 
 
-def _steps(lines: Sequence[str], indexes: Sequence[int], forms: Sequence[str]) -> list[list[int]]:
-    """Return the lines of each form that show progress: several different ones. All ranks may print one line."""
-    found: dict[str, dict[str, int]] = {}
-    for k in indexes:
-        found.setdefault(forms[k], {})[lines[k]] = k
-    return [sorted(last.values()) for last in found.values() if len(last) >= _PROGRESS]
+def _by_form(lines: Sequence[str]) -> dict[str, list[int]]:
+    """Return where the lines of each form are."""
+    found: dict[str, list[int]] = {}
+    for k, line in enumerate(lines):
+        found.setdefault(form_of(line), []).append(k)
+    return found
 
 
-def _bars(lines: Sequence[str]) -> list[int]:
+def _bars(lines: Sequence[str], silent: Set[int]) -> list[int]:
     """Return where each state of a progress bar was first drawn, in order. Several bars may take turns."""
     states: list[str] = []
     drawn: list[int] = []
     for k, line in enumerate(lines):
-        if _BAR.search(line):
+        if any(words in line for words in _BAR_WORDS) and k not in silent and _BAR.search(line):
             count = _COUNT.search(line)
             state = _PICTURE.sub("", line) if count is None else str(count[0])
             if state not in states[-VERY_LAST:]:
