@@ -1,8 +1,8 @@
-"""Whether a program went on after something in its text: it survived that, so that is not the cause. Pure.
+"""Decides whether a program went on after an error in its text. An error that it survived is not the cause. Pure.
 
-Nothing in a text marks the end of an error, or whether anything caught it. So what follows decides: lines that show
-progress, lines of forms that the program had written before, words that it did some work or does something else
-instead, or much new text. What those look like is at the top of this module.
+Nothing in a text marks the end of an error, or whether anything caught it. So the lines after it decide. They show
+that the program went on by progress, by forms that it had written before, by words for a fallback or for finished
+work, or by many new lines. The patterns below say what these look like.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ HANDLED = re.compile(
     r"|(?<!not )(?<!'t )(?<!to )[Cc]ontinu(?:es?|ing)\b|[Rr]etry(?:ing)? (?:in|after|\d)"
     r"|[Ss]tarting (?:fresh|from scratch|over)\b|[Tt]rying (?:port|another|again|the next)\b)"
 )
-"""A program that handles an error says so in the same line or beside it."""
+"""Words of a program that handles an error, in the same line or in a neighbouring one."""
 WORKED = re.compile(
     r"\b(?:[Ff]inished|[Dd]one|DONE|[Cc]ompleted?|COMPLETED|[Ss]uccess\w*|[Ss]aved|Started container)\b"
 )
-"""A program did some work."""
+"""A program finished some work."""
 ENDED_WELL = re.compile(r"\b(?:[Tt]raining|[Rr]un|[Jj]ob)\b[^\n]{0,60}\b(?:completed|finished|done|ended well)\b")
 """A whole job ended well."""
 WARNED = re.compile(r"^.{0,60}\b[Ww](?:arning|ARNING)\b")
-"""A program that only warns goes on, at first."""
+"""After a warning, a program usually goes on."""
 NATIVE = re.compile(
     r"terminate called|what\(\): |Fatal Python error: |Assertion .{0,400} failed|double free or corruption|free\(\): "
     r"|stack smashing|Watchdog caught collective|Process group watchdog thread terminated"
@@ -39,7 +39,7 @@ _NATIVE_WORDS = (
     *("stack smashing", "Watchdog caught collective", "Process group watchdog"),
 )
 _ABORTS = ("terminate called", "what(): ", "Fatal Python error: Aborted")
-"""Of these, those that say why it aborted: the reason is what was written just before."""
+"""Messages that begin or contain the reason for an abort."""
 _EMPTY = re.compile(
     r"^(?:\s*$|\s+warnings\.warn|\s*[\^~]+\s*$|frame #\d|\s*={3}|\s*-{3}|\.\.\.$|wandb: "
     r"|(?:\[rank\d{1,9}\]:)?(?:\[[WIEF] |\[?[WIEF]\d{3,4} )"
@@ -60,7 +60,7 @@ _LEAVES = re.compile(
     r"[Cc]lean(?:ed|ing)?[ -]?up|[Ss]hut(?:ting)? ?down|[Cc]los(?:ed|ing)\b|[Ee]mergency|SIG[A-Z]{3,4}\b|[Ss]ignal \d"
     r"|[Tt]erminat|[Ee]xiting"
 )
-"""What a program also says while it ends because of an error."""
+"""Words that a program also writes while an error ends it."""
 _BAR_WORDS = ("%|", "it/s", "s/it")
 _BAR = re.compile(r"\d%\|| (?:it|s)/(?:s|it)\b")
 _PICTURE = re.compile(r"\|[^|]*\|")
@@ -70,14 +70,14 @@ _PROGRESS = 3
 """This many lines that differ in their numbers show progress; this many bars, too: the exit may redraw the last."""
 _KNOWN = 3
 _REPEATED = 5
-"""After an exception of one rank, others go on for a line or two. So this many lines of known forms, or of one."""
+"""After an exception, this many lines of forms seen before, or of one form: other ranks go on for a line or two."""
 
 
 class WentOn:
-    """Whether the writer of these lines went on after one of them, or after an exception that they show.
+    """Reads where in these lines the program went on.
 
-    `exceptions`: those that the lines show, where they are known already. `silent`: lines that do not count, since
-    another program wrote them. `ended_well`: the index of the last line that says that a job ended well; -1: none.
+    `exceptions`: those in the lines, if already known. `silent`: indexes of lines that do not count, because another
+    program wrote them. `ended_well`: the index of the last line which says that a job ended well; -1: none.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class WentOn:
         known: list[tuple[int, int]] = []
         steps: list[list[int]] = []
         self._repeated = self._worked = self.ended_well = -1
-        for form, at in _by_form(lines).items():  # what a line shows is asked once for all of its form
+        for form, at in _by_form(lines).items():  # lines of one form show the same
             line, said = lines[at[0]], [k for k in at if k not in apart]
             if any(words in line for words in _ABORTS):
                 self._aborts += at
@@ -118,18 +118,18 @@ class WentOn:
         self._much = self._new[-VERY_LAST] if len(self._new) >= VERY_LAST else -1
         self._steady = max((at[-_PROGRESS] for at in steps), default=-1)
         self.running = max(self._drawn, self._repeated, self._much)
-        """After any line before this index, somebody went on, whoever wrote it."""
+        """After each line before this index, a program went on. Holds for lines of any writer."""
         self.progress = max(-1, self._drawn - 1, *(at[-1] for at in steps))
         """The index of the last line that shows progress; -1: none does."""
 
     def after_line(self, index: int) -> bool:
-        """Whether it did so after a line that is no exception's."""
+        """Whether the program went on after this line, which is not part of an exception."""
         if max(self._drawn, self._steady, self._worked, self._much) > index:
             return True
         return any(HANDLED.search(line) for line in self._lines[index : index + 2])
 
     def after(self, start: int, shown: int, end: int) -> bool:
-        """Whether it did so after the exception that starts at `start`, is shown at `shown` and ends at `end`."""
+        """Whether it went on after the exception that starts at `start`, is named at `shown` and ends before `end`."""
         if self.running > shown:
             return True
         place = bisect_right(self._known, shown, key=lambda each: each[0])
@@ -139,17 +139,17 @@ class WentOn:
         return len(earliest) >= enough and earliest[enough - 1] < start
 
     def after_stop(self, index: int) -> bool:
-        """Whether the job ran again after a line that ended it: told to stop, a program may write for a while."""
+        """Whether the job ran again after a line that reports its end. A stopped program may write for a while."""
         return self.ended_well > index or len(self._new) - bisect_right(self._new, index) >= LEAVING
 
     def may_be_over(self, index: int) -> bool:
-        """Whether it may have gone on, but does not show it: that line only warns, or an abort says its own reason."""
+        """Whether it may have gone on unseen: the line is a warning, or a later abort gives its own reason."""
         return WARNED.search(self._lines[index]) is not None or self._aborts[-1:] > [index]
 
     def before_abort(self, index: int) -> bool:
-        """Whether it wrote something new between that line and the reason for which it aborted.
+        """Whether it wrote a new line between this one and the reason for its abort.
 
-        Only where all lines are one process': another may have written the new line.
+        Only for a log with one writer: otherwise another process may have written the new line.
         """
         place = bisect_right(self._aborts, index)
         new = bisect_right(self._new, index)
