@@ -27,7 +27,7 @@ _EXPECTED = frozenset(
         *("StopIteration", "Empty"),
     }
 )
-"""What programs try first, and handle as part of their work."""
+"""Exceptions that programs expect, and handle as part of their work."""
 _NAMES = re.compile(r"[\w./:\-]{4,}")
 _PROGRAM_ENDED = re.compile(
     r"^Command .{1,4000} (?:returned non-zero exit status \d{1,3}|died with <Signals)"
@@ -90,9 +90,9 @@ def raised_by_handler(exception: ExceptionInfo) -> bool:
 
 
 def dealt_with(link: ExceptionInfo, exception: ExceptionInfo) -> bool:
-    """Whether the program expected `link`, did something else instead, and `exception` is a failure of that.
+    """Whether the program expected `link` and handled it, and `exception` is a failure of its fallback.
 
-    A handler that raises by itself says the same in other words, and so does a message that repeats a name.
+    Not if the handler itself raises, or if the message repeats a name: that reports the same failure again.
     """
     expected = link is not exception and link.type.rpartition(".")[2] in _EXPECTED
     if not expected or not raised_by_handler(exception):
@@ -135,7 +135,7 @@ def tells_of_a_program(exception: ExceptionInfo) -> bool:
 
 
 def lost_its_parent(exception: ExceptionInfo) -> bool:
-    """Whether a child of multiprocessing could not read what its parent had to send: the parent failed before.
+    """Whether a child of multiprocessing could not read what its parent should have sent: the parent failed first.
 
     Source: multiprocessing/spawn.py, `_main`.
     """

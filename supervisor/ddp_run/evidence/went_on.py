@@ -1,8 +1,8 @@
-"""Whether a program went on after something in its text: it survived that, so that is not the cause. Pure.
+"""Decides whether a program went on after an error in its text. An error that it survived is not the cause. Pure.
 
-Nothing in a text marks the end of an error, or whether anything caught it. So what follows decides: lines that show
-progress, lines of forms that the program had written before, words that it did some work or does something else
-instead, or much new text. What those look like is at the top of this module.
+Nothing in a text marks the end of an error, or whether anything caught it. So the lines after it decide. They show
+that the program went on by progress, by forms that it had written before, by words for a fallback or for finished
+work, or by many new lines. The patterns below say what these look like.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ HANDLED = re.compile(
     r"|(?<!not )(?<!'t )(?<!to )[Cc]ontinu(?:es?|ing)\b|[Rr]etry(?:ing)? (?:in|after|\d)"
     r"|[Ss]tarting (?:fresh|from scratch|over)\b|[Tt]rying (?:port|another|again|the next)\b)"
 )
-"""A program that handles an error says so in the same line or beside it."""
+"""Words of a program that handles an error, in the same line or in a neighbouring one."""
 WORKED = re.compile(
     r"\b(?:[Ff]inished|[Dd]one|DONE|[Cc]ompleted?|COMPLETED|[Ss]uccess\w*|[Ss]aved|Started container)\b"
 )
-"""A program did some work."""
+"""A program finished some work."""
 ENDED_WELL = re.compile(r"\b(?:[Tt]raining|[Rr]un|[Jj]ob)\b[^\n]{0,60}\b(?:completed|finished|done|ended well)\b")
 """A whole job ended well."""
 WARNED = re.compile(r"^.{0,60}\b[Ww](?:arning|ARNING)\b")
-"""A program that only warns goes on, at first."""
+"""After a warning, a program usually goes on."""
 NATIVE = re.compile(
     r"terminate called|what\(\): |Fatal Python error: |Assertion .{0,400} failed|double free or corruption|free\(\): "
     r"|stack smashing|Watchdog caught collective|Process group watchdog thread terminated"
@@ -39,7 +39,7 @@ _NATIVE_WORDS = (
     *("stack smashing", "Watchdog caught collective", "Process group watchdog"),
 )
 _ABORTS = ("terminate called", "what(): ", "Fatal Python error: Aborted")
-"""Of these, those that say why it aborted: the reason is what was written just before."""
+"""Messages that begin or contain the reason for an abort."""
 _EMPTY = re.compile(
     r"^(?:\s*$|\s+warnings\.warn|\s*[\^~]+\s*$|frame #\d|\s*={3}|\s*-{3}|\.\.\.$|wandb: "
     r"|(?:\[rank\d{1,9}\]:)?(?:\[[WIEF] |\[?[WIEF]\d{3,4} )"
@@ -60,7 +60,8 @@ _LEAVES = re.compile(
     r"[Cc]lean(?:ed|ing)?[ -]?up|[Ss]hut(?:ting)? ?down|[Cc]los(?:ed|ing)\b|[Ee]mergency|SIG[A-Z]{3,4}\b|[Ss]ignal \d"
     r"|[Tt]erminat|[Ee]xiting"
 )
-"""What a program also says while it ends because of an error."""
+"""Words that a program also writes while an error ends it."""
+_BAR_WORDS = ("%|", "it/s", "s/it")
 _BAR = re.compile(r"\d%\|| (?:it|s)/(?:s|it)\b")
 _PICTURE = re.compile(r"\|[^|]*\|")
 _COUNT = re.compile(r"\d{1,12}/\d{1,12}")
@@ -69,61 +70,66 @@ _PROGRESS = 3
 """This many lines that differ in their numbers show progress; this many bars, too: the exit may redraw the last."""
 _KNOWN = 3
 _REPEATED = 5
-"""After an exception of one rank, others go on for a line or two. So this many lines of known forms, or of one."""
+"""After an exception, this many lines of forms seen before, or of one form: other ranks go on for a line or two."""
 
 
 class WentOn:
-    """Whether the writer of these lines went on after one of them, or after an exception that they show.
+    """Reads where in these lines the program went on.
 
-    `exceptions`: those that the lines show, where they are known already. `silent`: lines that do not count, since
-    another program wrote them.
+    `exceptions`: those in the lines, if already known. `silent`: indexes of lines that do not count, because another
+    program wrote them. `ended_well`: the index of the last line which says that a job ended well; -1: none.
     """
 
     def __init__(
         self, lines: Sequence[str], exceptions: Sequence[Printed] | None = None, silent: Set[int] = frozenset()
     ) -> None:
         exceptions = traceback_text.find(lines) if exceptions is None else exceptions
-        inside = {k for printed in exceptions for k in range(printed.start, printed.index + 1)}
+        apart = {k for printed in exceptions for k in range(printed.start, printed.index + 1)} | silent
         messages = {k for printed in exceptions for k in range(printed.index + 1, printed.end)}
         self._lines = lines
-        news = [k for k, line in enumerate(lines) if k not in inside and k not in silent and is_news(line)]
-        alive = [k for k in news if shows_life(lines[k])]
-        self._new = [k for k in alive if k not in messages]
-        self._worked = max((k for k in self._new if WORKED.search(lines[k])), default=-1)
-        self._aborts = [k for k, line in enumerate(lines) if any(words in line for words in _ABORTS)]
-        self.ended_well = max((k for k, line in enumerate(lines) if ENDED_WELL.search(line)), default=-1)
-        """The index of the last line that says that a job ended well; -1: none does."""
-        forms = [form_of(line) for line in lines]
-        first: dict[str, int] = {}
-        again: dict[str, list[int]] = {}
-        for k, form in enumerate(forms):
-            if first.setdefault(form, k) != k:
-                again[form] = []
-        for k in news:
-            if forms[k] in again and not lines[k][:1].isspace():
-                again[forms[k]].append(k)
-        self._known = _earliest(sorted((k, first[form]) for form, at in again.items() for k in at))
-        self._repeated = max(
-            (at[-_REPEATED] for form, at in again.items() if "0" in form and len(at) >= _REPEATED), default=-1
-        )
-        self._much = self._new[-VERY_LAST] if len(self._new) >= VERY_LAST else -1
-        steps = _steps(lines, [k for k in alive if forms[k] in again], forms)
-        drawn = _bars([line if k not in silent else "" for k, line in enumerate(lines)])
+        self._new: list[int] = []
+        self._aborts: list[int] = []
+        known: list[tuple[int, int]] = []
+        steps: list[list[int]] = []
+        self._repeated = self._worked = self.ended_well = -1
+        for form, at in _by_form(lines).items():  # lines of one form show the same
+            line, said = lines[at[0]], [k for k in at if k not in apart]
+            if any(words in line for words in _ABORTS):
+                self._aborts += at
+            if ENDED_WELL.search(line):
+                self.ended_well = max(self.ended_well, at[-1])
+            if not said or not is_news(line):
+                continue
+            if len(at) > 1 and not line[:1].isspace():
+                known += [(k, at[0]) for k in said]
+                if "0" in form and len(said) >= _REPEATED:
+                    self._repeated = max(self._repeated, said[-_REPEATED])
+            if shows_life(line):
+                new = [k for k in said if k not in messages]
+                self._new += new
+                self._worked = max([self._worked, *new[-1:]]) if WORKED.search(line) else self._worked
+                differing = sorted({lines[k]: k for k in said}.values())  # all ranks may print one line
+                steps += [differing] if len(differing) >= _PROGRESS else []
+        self._new.sort()
+        self._aborts.sort()
+        self._known = _earliest(sorted(known))
+        drawn = _bars(lines, silent)
         self._drawn = drawn[-_PROGRESS] if len(drawn) >= _PROGRESS else -1
+        self._much = self._new[-VERY_LAST] if len(self._new) >= VERY_LAST else -1
         self._steady = max((at[-_PROGRESS] for at in steps), default=-1)
         self.running = max(self._drawn, self._repeated, self._much)
-        """After any line before this index, somebody went on, whoever wrote it."""
+        """After each line before this index, a program went on. Holds for lines of any writer."""
         self.progress = max(-1, self._drawn - 1, *(at[-1] for at in steps))
         """The index of the last line that shows progress; -1: none does."""
 
     def after_line(self, index: int) -> bool:
-        """Whether it did so after a line that is no exception's."""
+        """Whether the program went on after this line, which is not part of an exception."""
         if max(self._drawn, self._steady, self._worked, self._much) > index:
             return True
         return any(HANDLED.search(line) for line in self._lines[index : index + 2])
 
     def after(self, start: int, shown: int, end: int) -> bool:
-        """Whether it did so after the exception that starts at `start`, is shown at `shown` and ends at `end`."""
+        """Whether it went on after the exception that starts at `start`, is named at `shown` and ends before `end`."""
         if self.running > shown:
             return True
         place = bisect_right(self._known, shown, key=lambda each: each[0])
@@ -133,17 +139,17 @@ class WentOn:
         return len(earliest) >= enough and earliest[enough - 1] < start
 
     def after_stop(self, index: int) -> bool:
-        """Whether the job ran again after a line that ended it: told to stop, a program may write for a while."""
+        """Whether the job ran again after a line that reports its end. A stopped program may write for a while."""
         return self.ended_well > index or len(self._new) - bisect_right(self._new, index) >= LEAVING
 
     def may_be_over(self, index: int) -> bool:
-        """Whether it may have gone on, but does not show it: that line only warns, or an abort says its own reason."""
+        """Whether it may have gone on unseen: the line is a warning, or a later abort gives its own reason."""
         return WARNED.search(self._lines[index]) is not None or self._aborts[-1:] > [index]
 
     def before_abort(self, index: int) -> bool:
-        """Whether it wrote something new between that line and the reason for which it aborted.
+        """Whether it wrote a new line between this one and the reason for its abort.
 
-        Only where all lines are one process': another may have written the new line.
+        Only for a log with one writer: otherwise another process may have written the new line.
         """
         place = bisect_right(self._aborts, index)
         new = bisect_right(self._new, index)
@@ -179,20 +185,20 @@ def _earliest(known: Sequence[tuple[int, int]]) -> list[tuple[int, tuple[int, ..
     return found[::-1]
 
 
-def _steps(lines: Sequence[str], indexes: Sequence[int], forms: Sequence[str]) -> list[list[int]]:
-    """Return the lines of each form that show progress: several different ones. All ranks may print one line."""
-    found: dict[str, dict[str, int]] = {}
-    for k in indexes:
-        found.setdefault(forms[k], {})[lines[k]] = k
-    return [sorted(last.values()) for last in found.values() if len(last) >= _PROGRESS]
+def _by_form(lines: Sequence[str]) -> dict[str, list[int]]:
+    """Return where the lines of each form are."""
+    found: dict[str, list[int]] = {}
+    for k, line in enumerate(lines):
+        found.setdefault(form_of(line), []).append(k)
+    return found
 
 
-def _bars(lines: Sequence[str]) -> list[int]:
+def _bars(lines: Sequence[str], silent: Set[int]) -> list[int]:
     """Return where each state of a progress bar was first drawn, in order. Several bars may take turns."""
     states: list[str] = []
     drawn: list[int] = []
     for k, line in enumerate(lines):
-        if _BAR.search(line):
+        if any(words in line for words in _BAR_WORDS) and k not in silent and _BAR.search(line):
             count = _COUNT.search(line)
             state = _PICTURE.sub("", line) if count is None else str(count[0])
             if state not in states[-VERY_LAST:]:

@@ -177,12 +177,12 @@ def _in_whole_log(attempt: Evidence, signs: tuple[Sign, ...]) -> Hit | None:
 
 
 def survived(log: LogText, hit: Hit) -> bool:
-    """Whether the writer of the log went on after the line of a hit there."""
+    """Whether the writer of the log went on after the hit's line."""
     return _went_on(log.lines).after_line(hit.index)
 
 
 def started_again(log: LogText, hit: Hit) -> bool:
-    """Whether the job ran again after a line there that ended it."""
+    """Whether the job ran again after the hit's line, which says that it was ended."""
     return _went_on(log.lines).after_stop(hit.index)
 
 

@@ -56,7 +56,7 @@ def _words(spoken: SpokenText, index: int) -> str:
 
 
 def _went_on(spoken: SpokenText, summaries: Set[int]) -> WentOn:
-    """Read where the programs went on: what launchers print or what contains a sign's words does not show it."""
+    """Read where the programs went on. Launchers' lines and lines with a sign's words do not show it."""
     said = [_words(spoken, index) for index in range(len(spoken.lines))]
     present = _present("\n".join(said))
     silent = {index for index, each in enumerate(spoken.by) if each.agent} | summaries

@@ -100,7 +100,7 @@ LIBRARIES = (
     r"|keras|tensorflow|huggingface_hub|datasets|diffusers|peft|accelerate|timm|mmcv|mmengine|detectron2|triton|pandas"
 )
 OF_PROJECTS_TOO = frozenset({"datasets"})
-"""Of these, what many projects call a folder of their own."""
+"""Of these, names that many projects also give to a folder in their own code."""
 DROPPED = Sign(
     "No module named '",
     # Python names the first missing part: for a dotted name, the package itself is there

@@ -35,7 +35,7 @@ def until(spoken: SpokenText) -> int:
 
 
 def running_at(spoken: SpokenText) -> int:
-    """Return an index: after any line of a launcher before it, programs went on."""
+    """Return an index: after each launcher's line before it, programs went on. -1: after none."""
     others = [index for index, each in enumerate(spoken.by) if not each.agent]
     running = WentOn([spoken.lines[index] for index in others]).running
     return others[running] if running >= 0 else -1
@@ -48,7 +48,7 @@ def _restarted(spoken: SpokenText) -> int:
 
 
 def _ran_again(spoken: SpokenText) -> int:
-    """Return the index after the last report of a failed job, if a later job in the same log ended well."""
+    """Return the index after the last report of a failed job if a later job in the same log ended well, else 0."""
     last = max(childfailed.boxes(spoken.lines), default=-1)
     after = [index for index in range(last + 1, len(spoken.lines)) if not spoken.by[index].agent]
     went_on = WentOn([spoken.lines[index] for index in after])
