@@ -27,7 +27,7 @@ _NAMED = (
     ),
 )
 """The killed process. The kernel's pids differ from those inside a container."""
-_PYTHONS = re.compile(r"python|pt_|\w+::")
+_PYTHONS = re.compile(r"python|pt_|\w{1,40}::")
 """The names of Python's processes: its own, torch's (`pt_main_thread`), and Ray's and servers' (`ray::train`)."""
 _COUNTS = (
     Sign("oom_kill", re.compile(r"(?<![\w.])\"?oom_kill\"?[ :=\t]+(?P<count>\d{1,9})\b")),
