@@ -20,7 +20,7 @@ HANDLED = re.compile(
     r"|(?<!not )(?<!'t )(?<!to )[Cc]ontinu(?:es?|ing)\b|[Rr]etry(?:ing)? (?:in|after|\d)"
     r"|[Ss]tarting (?:fresh|from scratch|over)\b|[Tt]rying (?:port|another|again|the next)\b)"
 )
-"""Words of a program that handles an error, in the same line or in a neighbouring one."""
+"""Words of a program that handles an error, in the same line or in a neighbouring one. More must follow."""
 WORKED = re.compile(
     r"\b(?:[Ff]inished|[Dd]one|DONE|[Cc]ompleted?|COMPLETED|[Ss]uccess\w*|[Ss]aved|Started container)\b"
 )
@@ -38,6 +38,7 @@ _NATIVE_WORDS = (
     *("terminate called", "what(): ", "Fatal Python error: ", "Assertion ", "double free", "free(): "),
     *("stack smashing", "Watchdog caught collective", "Process group watchdog"),
 )
+_ONE_WORD = re.compile(r"\W{0,20}\w{1,40}\W{0,20}$")
 _ABORTS = ("terminate called", "what(): ", "Fatal Python error: Aborted")
 """Messages that begin or contain the reason for an abort."""
 _EMPTY = re.compile(
@@ -107,7 +108,7 @@ class WentOn:
             if shows_life(line):
                 new = [k for k in said if k not in messages]
                 self._new += new
-                self._worked = max([self._worked, *new[-1:]]) if WORKED.search(line) else self._worked
+                self._worked = max([self._worked, *new[-1:]]) if _finished(line) else self._worked
                 differing = sorted({lines[k]: k for k in said}.values())  # all ranks may print one line
                 steps += [differing] if len(differing) >= _PROGRESS else []
         self._new.sort()
@@ -126,7 +127,9 @@ class WentOn:
         """Whether the program went on after this line, which is not part of an exception."""
         if max(self._drawn, self._steady, self._worked, self._much) > index:
             return True
-        return any(HANDLED.search(line) for line in self._lines[index : index + 2])
+        beside = range(index, min(index + 2, len(self._lines)))
+        said = next((k for k in beside if HANDLED.search(self._lines[k])), None)
+        return said is not None and self._new[-1:] > [said]
 
     def after(self, start: int, shown: int, end: int) -> bool:
         """Whether it went on after the exception that starts at `start`, is named at `shown` and ends before `end`."""
@@ -168,6 +171,11 @@ def shows_life(line: str) -> bool:
     if not line[:1].strip() or not is_news(line):
         return False
     return not (_TROUBLE.search(line) or _LEAVES.search(line) or _OF_SCRIPTS.match(line))
+
+
+def _finished(line: str) -> bool:
+    """Whether the line says which work is done. A clean-up also ends with `done`."""
+    return WORKED.search(line) is not None and _ONE_WORD.match(line) is None
 
 
 def form_of(line: str) -> str:

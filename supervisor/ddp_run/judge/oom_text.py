@@ -21,7 +21,7 @@ _NAMED = (
     Sign("ut of memory: Kill process ", r"ut of memory: Kill process (?P<pid>\d{1,9}) \((?P<program>[^)]{0,64})\)"),
 )
 """The killed process. The kernel's pids differ from those inside a container."""
-_PYTHONS = re.compile(r"python|pt_|\w+::")
+_PYTHONS = re.compile(r"python|pt_|\w{1,40}::")
 """The names of Python's processes: its own, torch's (`pt_main_thread`), and Ray's and servers' (`ray::train`)."""
 _COUNTS = (
     Sign("oom_kill", r"(?<![\w.])\"?oom_kill\"?[ :=\t]+(?P<count>\d{1,9})\b"),

@@ -50,9 +50,11 @@ def _restarted(spoken: SpokenText) -> int:
 def _ran_again(spoken: SpokenText) -> int:
     """Return the index after the last report of a failed job if a later job in the same log ended well, else 0."""
     last = max(childfailed.boxes(spoken.lines), default=-1)
+    if last < 0:
+        return 0
     after = [index for index in range(last + 1, len(spoken.lines)) if not spoken.by[index].agent]
     went_on = WentOn([spoken.lines[index] for index in after])
-    return last + 1 if last >= 0 and went_on.progress >= 0 and went_on.ended_well >= 0 else 0
+    return last + 1 if went_on.progress >= 0 and went_on.ended_well >= 0 else 0
 
 
 def _served(spoken: SpokenText) -> int:
