@@ -756,7 +756,11 @@ def test_a_nodes_wall_clock_is_measured(loop: Loop, wall_s: float, seconds: str)
     link = End(loop, one, KEY, is_server=True).link
     node = OtherNode(Join(1, 2, "b", "/r"), link)
     node.ping(7)
-    assert not node.is_measured
+    assert not node.clock
+    node._pinged = (7, time.monotonic_ns() - 10**9)
+    node.measure(Pong(7, time.monotonic_ns(), time.time_ns()))
+    assert not node.clock, "an answer after a second tells too little"
+    node.ping(7)
     node.measure(Pong(7, time.monotonic_ns(), time.time_ns() + round(wall_s * 1e9)))
     assert [fact.value for fact in node.clock] == [seconds]
     link.close()

@@ -38,7 +38,7 @@ class Comparison:
             return None
         if self._complete_at is None:  # from now on only the clocks are waited for
             self._complete_at = time.monotonic()
-        measured = all(node.is_measured for node in self._others.values())
+        measured = all(node.clock for node in self._others.values())
         if not measured and time.monotonic() - self._complete_at <= _CLOCKS_S:
             return None
         self._is_over = True

@@ -85,18 +85,14 @@ class OtherNode:
 
     def measure(self, pong: Pong) -> None:
         """Its clock minus ours, by the quickest answer so far: half the round trip is the error (RFC 5905, 8)."""
+        wall, received = time.time_ns(), time.monotonic_ns()  # the wall clock first: `half` bounds its error too
         number, sent = self._pinged
-        half = (time.monotonic_ns() - sent) // 2
+        half = (received - sent) // 2
         if pong.number == number and half < self._error_ns:
             self._offset_ns, self._error_ns = pong.at - (sent + half), half
-            self._wall_offset_ns = pong.wall - (time.time_ns() - half)
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether its clock was measured."""
-        return self._error_ns < _UNKNOWN_NS
+            self._wall_offset_ns = pong.wall - (wall - half)
 
     @property
     def clock(self) -> tuple[Fact, ...]:
-        """Its wall clock, as a fact to compare; none if it was not measured."""
-        return unlike_nodes.clock(self._wall_offset_ns, self._error_ns) if self.is_measured else ()
+        """Its wall clock, as a fact to compare; none until it is known well enough."""
+        return unlike_nodes.clock(self._wall_offset_ns, self._error_ns)
