@@ -28,7 +28,7 @@ FOLLOWED = "another exception came last, but an earlier one explains more and no
 CRASHED = "the log does not show which rank crashed; the ranks that lost a peer lost it to that crash"
 _LOST_A_PEER = "peer-died"
 _ENDED = re.compile(
-    r"\brank[ :]{1,10}(?P<rank>\d{1,7})\b[^\n]{0,60}\s{0,40}[^\n]{0,60}?\bexitcode[ :]{1,10}(?P<code>-?\d{1,3})\b"
+    r"\brank[ :]{1,10}(?P<rank>\d{1,7})\b[^\n]{0,60}?(?:\n[^\n]{0,40}?)?\bexitcode[ :]{1,10}(?P<code>-?\d{1,3})\b"
     r"|\bfailed \(exitcode: (?P<wrapped>-?\d{1,3})\) {0,9}\n {0,20}local_rank: \d{1,7}\b"
 )
 _ABORTED = "native-abort"
