@@ -43,6 +43,7 @@ def ears(loop: Loop, told: list[Event]) -> Ears:
     return Ears(
         loop=loop,
         emit=lambda _event: None,
+        events=(),
         say=print,
         end_ranks=lambda _attempt, event: told.append(event),
         serve=lambda seconds: serve(loop, seconds),
@@ -74,7 +75,7 @@ def members(place: Place, to_hub: Connection) -> None:
         to_hub.send(time.monotonic())
         for rank, node in enumerate(nodes, 1):
             node._send(Report(0, failed(rank), ("last line",) * 50, Ends()))
-        serve_until(loop, lambda: all(node._word is not None for node in nodes))
+        serve_until(loop, lambda: all(node._agreed is not None for node in nodes))
         to_hub.send(time.monotonic())
 
 
@@ -103,7 +104,7 @@ def measure(nodes: int) -> str:
         cpu, failed_at = time.process_time(), time.monotonic()
         ours.send("fail")
         serve_until(loop, lambda: hub._first is not None)
-        hub.agree(0, failed(0), Ends(), (), lambda _verdict: Decision(False, "no retry"))
+        hub.agree(failed(0), 0, lambda _verdict: Decision(False, "no retry"))
         serve_until(loop, ours.poll)
         told_s = ours.recv() - failed_at
         serve_until(loop, ours.poll)

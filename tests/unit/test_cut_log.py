@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddp_run import explain
+from ddp_run.evidence.pasted.wrapped import NOTE as JOINED
 from ddp_run.judge.cut_log import FOLLOWED, NOTE
 
 STEPS = "\n".join(f"step {number} loss {5 / (number + 1):.4f}" for number in range(12))
@@ -586,8 +587,43 @@ def test_what_is_no_failure(text: str) -> None:
     assert explain(text).cause is None
 
 
-def test_lines_that_wrap_though_one_is_longer() -> None:
-    whole = "torch._inductor.exc.TritonMissing: Cannot find a working triton installation. It is not installed or old."
-    wrapped = "\n".join(whole[start : start + 45] for start in range(0, len(whole), 45))
-    text = f"{'x' * 45}\n{'y' * 45}\n{'z' * 45}\n{wrapped}\n{'-' * 60}\n"
-    assert explain(text).cause == "compile-failure"
+WIDTH = 45
+PAD = "".join(f"{letter * WIDTH}\n" for letter in "xyz")
+
+
+def wrapped(line: str) -> str:
+    """As a terminal of this width shows a line below others."""
+    return PAD + "".join(f"{line[start : start + WIDTH]}\n" for start in range(0, len(line), WIDTH))
+
+
+NO_TRITON = "torch._inductor.exc.TritonMissing: Cannot find a working triton installation. It is not installed or old."
+LIMIT = "slurmstepd: error: *** JOB 7 ON node-1 CANCELLED AT 2025-10-01T10:10:20 DUE TO TIME LIMIT ***"
+MISTAKE = """Traceback (most recent call last):
+  File "/home/me/train.py", line 7, in <module>
+    raise ValueError(why)
+ValueError: bad shard
+"""
+
+
+AT_THE_EDGE = MISTAKE.replace("raise ValueError(why)", f"main({'a' * (WIDTH - 10)})").replace(
+    "ValueError: bad shard", "RuntimeError: labels out of order"
+)
+"""Its last frame is as wide as what was wrapped, so the exception itself may be taken for the rest of it."""
+
+
+@pytest.mark.parametrize(("line", "cause"), [(NO_TRITON, "compile-failure"), (LIMIT, "preempted-sigterm")])
+def test_lines_that_wrap_though_one_is_longer(line: str, cause: str) -> None:
+    found = explain(f"{wrapped(line)}{'-' * 60}\n")
+    assert (found.cause, found.confidence) == (cause, "likely")
+    assert JOINED in found.notes
+
+
+def test_lines_are_not_joined_where_single_ones_show_a_certain_end() -> None:
+    found = explain(MISTAKE + wrapped(NO_TRITON))
+    assert (found.cause, found.confidence, found.notes) == ("python-exception", "certain", ())
+
+
+def test_who_ended_a_job_according_to_joined_lines_is_not_the_cause_of_an_exception() -> None:
+    found = explain(wrapped(LIMIT) + AT_THE_EDGE)
+    assert (found.cause, found.confidence) == ("python-exception", "likely")
+    assert JOINED not in found.notes

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.unit.test_crash_beside_lost_peers import FAILURE, RAISED, STORE, box, by_rank
 
-from ddp_run.evidence.model import LogText
+from ddp_run.evidence.model import LogText, Quote
 from ddp_run.evidence.pasted.spoken_text import Log
-from ddp_run.judge.lost_peers import address
+from ddp_run.judge.lost_peers import address, without_the_first
 from ddp_run.judge.pasted_logs import explain_logs, explain_text
-from ddp_run.judge.verdict import Verdict
-from ddp_run.record.events import Rank
+from ddp_run.judge.verdict import Collateral, FirstFailure, Verdict
+from ddp_run.record.events import ExceptionInfo, Rank
 from ddp_run.tell import verdict_file
 from ddp_run.tell.verdict_text import verdict_block
 
@@ -74,6 +75,9 @@ def test_a_store_that_was_lost() -> None:
         ("127.0.0.1", "read the logs of the other ranks on the same host: what failed there first is the cause; if"),
         ("::1", "read the logs of the other ranks on the same host: "),
         ("::ffff:127.0.0.1", "read the logs of the other ranks on the same host: "),
+        ("localhost", "read the logs of the other ranks on the same host: "),
+        ("::ffff:10.0.0.2", "read the log of the rank at ::ffff:10.0.0.2: "),
+        ("node-b", "read the log of the rank at node-b: "),
     ],
 )
 def test_where_to_look(peer: str, where: str) -> None:
@@ -123,3 +127,48 @@ def test_where_the_first_is_shown_it_is_named(code: int) -> None:
 )
 def test_the_peers_address(message: str, peer: str | None) -> None:
     assert address(message) == peer
+
+
+LOST = Verdict(
+    *("failed", 1, "peer-died", "DDP501", "rank 3 lost its connection to a peer", "certain"),
+    first_failure=FirstFailure(Rank(3), exit_code=-6, signal="SIGABRT"),
+    collateral=(
+        Collateral(Rank(5), 1, None, "lost its peer, rank 3"),
+        Collateral(Rank(6), -15, "SIGTERM", "stopped with the job"),
+    ),
+    advice=("as the rule says",),
+    notes=("as it was",),
+)
+
+
+def test_the_rank_that_seemed_to_be_first_followed_with_its_own_end_and_so_did_the_others() -> None:
+    found = without_the_first(LOST, 2)
+    assert found.collateral == (
+        Collateral(Rank(3), -6, "SIGABRT", "lost its peer"),
+        Collateral(Rank(5), 1, None, "lost its peer"),
+        Collateral(Rank(6), -15, "SIGTERM", "stopped with the job"),
+    )
+    assert found.notes == ("this is a consequence: the first failure was not found in these logs", "as it was")
+    nobody = replace(LOST, first_failure=None)
+    assert without_the_first(nobody, 2).collateral == LOST.collateral
+
+
+def test_without_an_address_all_other_ranks_logs_are_to_be_read() -> None:
+    assert without_the_first(LOST, 2).advice == (
+        "read the logs of the other ranks: what failed there first is the cause",
+    )
+
+
+def test_the_address_is_read_from_the_exception_and_else_from_the_lines_that_are_quoted() -> None:
+    quotes = tuple(Quote("log", 1, text) for text in ("bad", "Connection closed by peer [10.0.0.7]:1"))
+    quoted = replace(LOST, evidence=quotes)
+    assert "at 10.0.0.7" in without_the_first(quoted, 2).advice[0]
+    raised = ExceptionInfo("RuntimeError", "Connection closed by peer [10.0.0.8]:1", None, None)
+    both = replace(quoted, first_failure=FirstFailure(Rank(3), exception=raised))
+    assert "at 10.0.0.8" in without_the_first(both, 2).advice[0]
+    assert "at 10.0.0.7" in without_the_first(replace(quoted, first_failure=None), 2).advice[0]
+
+
+def test_what_to_do_about_a_lost_store_stays() -> None:
+    found = without_the_first(replace(LOST, cause="store-lost"), 1)
+    assert (found.title, found.advice) == (LOST.title, ("as the rule says", TOGETHER))

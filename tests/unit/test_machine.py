@@ -490,3 +490,33 @@ def test_ctrl_z_changes_nothing_in_any_state() -> None:
         run = AttemptMachine(GRACE)
         arrive(run)
         assert run.on(received(signal.SIGTSTP)) == []
+
+
+def test_a_rank_that_ends_well_after_another_failed_does_not_end_the_agent_that_will_restart_them() -> None:
+    run = running(restarts=1)
+    assert signals(feed(run, exited(1, 3), exited(0, 0))) == []
+    assert run.is_running
+
+
+@pytest.mark.parametrize(("grace", "within"), [(0.5, 0.8), (60.0, 5.0)])
+def test_the_agent_of_a_failed_job_has_a_little_longer_than_the_grace_but_not_long(grace: float, within: float) -> None:
+    run = AttemptMachine(grace)
+    assert SetTimer(timer("agent"), within) in feed(run, AgentStarted(AT, 99), started(0), exited(0, 1))
+
+
+@pytest.mark.parametrize("needed", AgentNeeded)
+def test_a_report_is_awaited_only_of_an_agent_that_is_then_ended(needed: AgentNeeded) -> None:
+    awaited = AwaitReport() in feed(running(needed=needed), exited(0, 1), exited(1, -15))
+    assert awaited == (needed in (AgentNeeded.FOR_ITS_RANKS, AgentNeeded.FOR_OTHER_AGENTS))
+
+
+def test_unfinished_ranks_are_told_of_if_any_time_is_left_after_that() -> None:
+    for grace, told in ((2.0, False), (2.5, True)):
+        run = AttemptMachine(grace)
+        actions = feed(run, AgentStarted(AT, 99), started(0), started(1), exited(1, 3))
+        assert (SetTimer(timer("unfinished"), 2.0) in actions) == told
+
+
+def test_after_a_kill_the_attempt_ends_within_the_second_that_is_left() -> None:
+    actions = feed(running(), exited(1, 3), fired("grace"))
+    assert SetTimer(timer("give-up"), 0.3) in actions

@@ -168,3 +168,11 @@ def test_clocks_that_are_nearly_alike_are_no_difference() -> None:
     )
     assert kept((apart,)).differing == ("wall clock minus node 0's: 0.0 s on node 0 (gpu-0), 2.4 s on node 1 (gpu-1)",)
     assert clocks(0, 300, error=0.4) == ()
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "error_s", "said"), [(0.1, 0.11, "0.0"), (-0.1, 0.11, "0.0"), (0.1, 0.02, "0.1"), (-5, 0.2, "-5.0")]
+)
+def test_what_may_be_the_error_of_a_clock_is_not_its_difference(ahead_s: float, error_s: float, said: str) -> None:
+    (fact,) = clock(round(ahead_s * 1e9), round(error_s * 1e9))
+    assert fact.value == said

@@ -193,6 +193,17 @@ def test_a_rank_that_shows_nothing_is_not_blamed() -> None:
     assert told(look(1, no_stack=True), *WAIT) == ("hang", False, ())
 
 
+def test_of_several_ranks_elsewhere_who_is_waited_for_is_not_said_where_it_is_only_some_of_them() -> None:
+    handle = look(0, on_lock=True, collectives=6)
+    missing = look(1, QUEUE, on_lock=True, collectives=5)
+    assert said(handle, missing, look(2, ALL_REDUCE, collectives=6)).endswith("; rank 2 waits in all_reduce, 18 s")
+
+
+def test_ranks_that_wait_to_join_are_said_to() -> None:
+    joins = [look(rank, JOIN) for rank in (0, 2)]
+    assert said(look(1, QUEUE, on_lock=True), *joins).endswith("; ranks 0,2 wait for it to join a process group, 18 s")
+
+
 # ------------------------------------------------------------------------------------ stopped and gone
 
 
@@ -211,7 +222,9 @@ def test_a_job_that_somebody_has_stopped_is_no_hang() -> None:
 
 
 def test_a_stopped_rank_hurts_nobody_who_works() -> None:
-    assert not told(look(1, no_stack=True, state=ProcessState.STOPPED), look(0, cpu_s=2.0))[1]
+    stopped = look(1, no_stack=True, state=ProcessState.STOPPED)
+    assert not told(stopped, look(0, cpu_s=2.0))[1]
+    assert said(stopped, look(0, cpu_s=2.0)) == "rank 1 is stopped (SIGSTOP), 18 s"
 
 
 def test_a_rank_that_left_while_all_others_wait() -> None:
@@ -503,6 +516,8 @@ def test_a_rank_that_nccl_let_past_a_collective_that_others_entered_otherwise() 
         "rank 0 entered barrier, ranks 1-2 entered all_reduce of [20] at t.py:5 in f, "
         "as collective 16 of the process group, 18 s"
     )
+    meanwhile = replace(past, first=Stack((ALL_REDUCE, USER)), second=Stack((ALL_REDUCE, USER)))
+    assert said(meanwhile, of_nccl(1, 16), of_nccl(2, 16)) == stall.said  # where it is now is not what it entered then
     alike = replace(past, history={("nccl:0", 16): replace(of_nccl(1, 16).current or barrier, pending=False)})
     assert told(alike, of_nccl(1, 16), of_nccl(2, 16))[0] == "hang"
 
@@ -673,6 +688,12 @@ def circle(*, moved: bool = False) -> list[CloseLook]:
     return [replace(each, first=Stack((USER,))) for each in found] if moved else found
 
 
+def in_another_group(backend: str) -> CloseLook:
+    """A rank that waits in another group's collective and has not entered what the others wait in."""
+    inner = Collective("1", 3, f"{backend}:all_reduce", pending=True)
+    return look(1, BARRIER, last={"0": completed(15), "1": inner}, current=inner)
+
+
 @pytest.mark.parametrize(
     "looks",
     [
@@ -680,8 +701,9 @@ def circle(*, moved: bool = False) -> list[CloseLook]:
         [look(0, BARRIER, **entered(16, "barrier")), look(1, ENGINE, **entered(16))],
         circle(),
         [look(1, no_stack=True, state=ProcessState.STOPPED), look(0, ENGINE, **entered(16))],
+        [in_another_group("gloo"), look(0, ENGINE, **entered(16))],
     ],
-    ids=["shape", "operation", "circle", "stopped"],
+    ids=["shape", "operation", "circle", "stopped", "behind"],
 )
 def test_what_waiting_longer_would_not_change_is_certain(looks: list[CloseLook]) -> None:
     stall = judged(*looks, seconds=5)
@@ -704,8 +726,10 @@ def test_what_waiting_longer_would_not_change_is_certain(looks: list[CloseLook])
             look(1, Frame(ALL_REDUCE.file, 1, "recv"), last={"0": completed(15)}, cpu_s=1.0),
             look(0, ALL_REDUCE, **entered(16)),
         ],
+        [look(1, **TRACED), look(0, ENGINE, **entered(16))],
+        [in_another_group("nccl"), look(0, ENGINE, **entered(16))],
     ],
-    ids=["slow", "lock", "moves", "async", "save", "join", "transfer"],
+    ids=["slow", "lock", "moves", "async", "save", "join", "transfer", "traced", "slow in a group of its own"],
 )
 def test_what_may_still_change_is_not_certain(looks: list[CloseLook]) -> None:
     stall = judged(*looks, seconds=5)
@@ -719,6 +743,10 @@ def test_a_message_that_takes_long_is_no_hang() -> None:
     ]
     assert told(*transfer) == ("hang", False, (1,))
     assert told(*transfer, seconds=150) == ("hang", True, (1,))
+    busy = replace(look(1, BARRIER, last={"0": completed(15)}), cpu_s=1.0)
+    still = replace(transfer[0], cpu_s=0.0)
+    for other in (busy, still):  # no message, or none that moves
+        assert told(other, transfer[1]) == ("hang", True, (1,))
 
 
 def test_groups_that_are_complete_only_take_long() -> None:

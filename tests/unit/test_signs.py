@@ -14,14 +14,12 @@ from ddp_run.judge.signs import (
     Sign,
     anywhere,
     ended_by,
-    ended_itself,
     every,
     in_exception,
     in_last_words,
     like,
     matcher,
     meaning,
-    words,
 )
 from ddp_run.judge.verdict import Layer, Retry, Rule
 from ddp_run.record.events import ExceptionInfo, Rank
@@ -108,10 +106,6 @@ def test_the_last_line_of_several_is_quoted() -> None:
     assert every(log, Sign("absent")) == []
 
 
-def test_words_are_named_once() -> None:
-    assert list(words([FULL, ONLY_OS, Sign("a")])) == ["No space left", "a"]
-
-
 # ---------------------------------------------------------------------------------------------- what signs mean
 
 RULE = Rule("full", "Full", "DDP905", Layer.CHANGEABLE, Retry(helps=False, reason="still full"))
@@ -162,9 +156,10 @@ def test_where_is_that_of_the_exception_with_the_sign() -> None:
     assert found is not None and (found.cause, found.confidence) == ("full (save.py:3)", "likely")
 
 
-def test_a_signal_of_another_ends_no_rank_by_its_words() -> None:
-    for code, found in ((1, True), (-signal.SIGABRT, True), (-signal.SIGTERM, False), (-signal.SIGSEGV, False)):
-        assert (ended_itself(death("No space left", code=code), [Sign("No space left")]) is not None) == found
+def test_a_signal_of_another_is_no_abort_and_nothing_beside_an_exception() -> None:
+    for code, found in ((1, False), (-signal.SIGABRT, False), (-signal.SIGTERM, True), (-signal.SIGSEGV, True)):
+        assert death("No space left", code=code).killed_by_another == found
+    assert not death(code=-signal.SIGTERM, exception=from_text(CHAINED)).killed_by_another
 
 
 OF_EVERY_HIT = frozenset({"who", "where", "host", "line", "match"})

@@ -22,6 +22,14 @@ from ddp_run.evidence.traceback_text import (
 from ddp_run.record.events import ExceptionInfo
 
 _PYTHONS_HEADER = "Traceback (most recent call last):"
+_EXPECTED = frozenset(
+    {
+        *("FileNotFoundError", "KeyError", "IndexError", "AttributeError", "ImportError", "ModuleNotFoundError"),
+        *("StopIteration", "Empty"),
+    }
+)
+"""Exceptions that programs expect, and handle as part of their work."""
+_NAMES = re.compile(r"[\w./:\-]{4,}")
 _PROGRAM_ENDED = re.compile(
     r"^Command .{1,4000} (?:returned non-zero exit status \d{1,3}|died with <Signals)"
     r"|but all those workers died while running it\."
@@ -82,6 +90,29 @@ def raised_by_handler(exception: ExceptionInfo) -> bool:
     return bool(links) and not links[-1].startswith(DIRECT) and bool(frames) and not is_library(frames[-1])
 
 
+def dealt_with(link: ExceptionInfo, exception: ExceptionInfo) -> bool:
+    """Whether the program expected `link` and handled it, and `exception` is a failure of its fallback.
+
+    Not if the handler itself raises, or if the message repeats a name: that reports the same failure again.
+    """
+    expected = link is not exception and link.type.rpartition(".")[2] in _EXPECTED
+    if not expected or not raised_by_handler(exception):
+        return False
+    frames, source = _frames(exception.traceback)
+    raised_there = bool(frames) and frames[-1] in _frames(link.traceback)[0] and source.startswith("raise ")
+    names = {name for name in _NAMES.findall(link.message) if not name.isalpha()}
+    return bool(source) and not raised_there and not any(name in exception.message for name in names)
+
+
+def _frames(text: str) -> tuple[list[tuple[str, str | None]], str]:
+    """Return file and function of each frame of a traceback's last exception, and the source of the innermost."""
+    lines = text.splitlines()
+    begin = max((index for index, line in enumerate(lines) if line.startswith(_PYTHONS_HEADER)), default=0)
+    found = [(index, frame) for index in range(begin, len(lines)) if (frame := FRAME.match(lines[index]))]
+    after = lines[found[-1][0] + 1] if found and found[-1][0] + 1 < len(lines) else ""
+    return [(frame["file"], frame["function"]) for _index, frame in found], after.strip() if after[:4] == "    " else ""
+
+
 def before_exit(text: str) -> ExceptionInfo | None:
     """Return the exception shown before the last one in a chained traceback: why a program called `sys.exit`."""
     lines = text.splitlines()
@@ -110,6 +141,17 @@ def statement(exception: ExceptionInfo) -> str:
 def tells_of_a_program(exception: ExceptionInfo) -> bool:
     """Whether it only says that a program which it had started failed: that program's own message is the reason."""
     return _PROGRAM_ENDED.search(exception.message) is not None
+
+
+def lost_its_parent(exception: ExceptionInfo) -> bool:
+    """Whether a child of multiprocessing could not read what its parent should have sent: the parent failed first.
+
+    Source: multiprocessing/spawn.py, `_main`.
+    """
+    if exception.type.rpartition(".")[2] not in ("EOFError", "UnpicklingError"):
+        return False
+    innermost = _frames(exception.traceback)[0][-1:]
+    return any(file.endswith("multiprocessing/spawn.py") and function == "_main" for file, function in innermost)
 
 
 def at_its_origin(exception: ExceptionInfo) -> ExceptionInfo:

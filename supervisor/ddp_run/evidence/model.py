@@ -156,6 +156,11 @@ class Death:
         return self.name or ("a rank" if self.rank is None else f"rank {self.rank}")
 
     @property
+    def watched(self) -> bool:
+        """ddp-run saw its end, and no other rank wrote to its log."""
+        return self.order != UNORDERED
+
+    @property
     def order(self) -> int:
         """When it failed, for sorting; unknown sorts last."""
         stamps = [stamp for stamp in (self.failed_at, self.died_at) if stamp is not None]
@@ -285,9 +290,12 @@ class Evidence:
 
     def without_secrets(self) -> Evidence:
         """Return a copy whose exceptions are redacted before a rule quotes them."""
-        agent = replace(self.agent, exception=redact_value(self.agent.exception))
-        deaths = tuple(replace(each, exception=redact_value(each.exception)) for each in self.deaths)
-        return replace(self, deaths=deaths, agent=agent)
+        raised = (self.agent.exception, *(death.exception for death in self.deaths))
+        shown = redact_value(raised)  # all at once: ten thousand ranks may have raised
+        if shown is raised:
+            return self
+        deaths = tuple(replace(death, exception=each) for death, each in zip(self.deaths, shown[1:], strict=True))
+        return replace(self, deaths=deaths, agent=replace(self.agent, exception=shown[0]))
 
     def path(self, source: str) -> str:
         """Return a log's path in a form that can be pasted: absolute if the run's folder is known."""

@@ -118,7 +118,12 @@ def printed_exception(code: int | None, log: LogText) -> ExceptionInfo | None:
     printed = traceback_text.last(log.lines)
     if printed is None:
         return None
+    if exception_chain.lost_its_parent(printed.info):
+        parents = printed_exception(code, replace(log, lines=log.lines[: printed.start]))
+        return parents or printed.info
+    if len(log.lines) - printed.end > LAST_WORDS:
+        return None
     first = max(0, printed.start - LAST_WORDS)
-    went_on = WentOn(log.lines[first : printed.end + LAST_WORDS])
+    went_on = WentOn(log.lines[first:])
     over = went_on.after(printed.start - first, printed.index - first, printed.end - first)
     return None if over else printed.info

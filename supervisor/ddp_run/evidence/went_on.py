@@ -1,14 +1,14 @@
-"""Whether a program went on after something in its text: it survived that, so that is not the cause. Pure.
+"""Decides whether a program went on after an error in its text. An error that it survived is not the cause. Pure.
 
-Nothing in a text marks the end of an error, or whether anything caught it. So what follows decides: lines that show
-progress, lines of forms that the program had written before, words that it did some work or does something else
-instead, or much new text. What those look like is at the top of this module.
+Nothing in a text marks the end of an error, or whether anything caught it. So the lines after it decide. They show
+that the program went on by progress, by forms that it had written before, by words for a fallback or for finished
+work, or by many new lines. The patterns below say what these look like.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Sequence, Set
 
 from ddp_run.evidence import traceback_text
@@ -16,19 +16,19 @@ from ddp_run.evidence.traceback_text import Printed
 from ddp_run.evidence.windows import LEAVING, VERY_LAST
 
 HANDLED = re.compile(
-    r"\b(?:instead\b|[Ff]all(?:ing|s)? ?back\b|[Ss]kipp(?:ed|ing)\b|[Ii]gnor(?:ed|ing)\b|[Cc]ontinu(?:es?|ing)\b"
-    r"|[Rr]etry(?:ing)? (?:in|after|\d)|[Ss]tarting (?:fresh|from scratch|over)\b"
-    r"|[Tt]rying (?:port|another|again|the next)\b)"
+    r"\b(?:\w{2,20}ing\b[^\n]{0,60} instead\b|[Ff]all(?:ing|s)? ?back\b|[Ss]kipp(?:ed|ing)\b|[Ii]gnor(?:ed|ing)\b"
+    r"|(?<!not )(?<!'t )(?<!to )[Cc]ontinu(?:es?|ing)\b|[Rr]etry(?:ing)? (?:in|after|\d)"
+    r"|[Ss]tarting (?:fresh|from scratch|over)\b|[Tt]rying (?:port|another|again|the next)\b)"
 )
-"""A program that handles an error says so in the same line or beside it."""
+"""Words of a program that handles an error, in the same line or in a neighbouring one. More must follow."""
 WORKED = re.compile(
     r"\b(?:[Ff]inished|[Dd]one|DONE|[Cc]ompleted?|COMPLETED|[Ss]uccess\w*|[Ss]aved|Started container)\b"
 )
-"""A program did some work."""
+"""A program finished some work."""
 ENDED_WELL = re.compile(r"\b(?:[Tt]raining|[Rr]un|[Jj]ob)\b[^\n]{0,60}\b(?:completed|finished|done|ended well)\b")
 """A whole job ended well."""
 WARNED = re.compile(r"^.{0,60}\b[Ww](?:arning|ARNING)\b")
-"""A program that only warns goes on, at first."""
+"""After a warning, a program usually goes on."""
 NATIVE = re.compile(
     r"terminate called|what\(\): |Fatal Python error: |Assertion .{0,400} failed|double free or corruption|free\(\): "
     r"|stack smashing|Watchdog caught collective|Process group watchdog thread terminated"
@@ -38,8 +38,9 @@ _NATIVE_WORDS = (
     *("terminate called", "what(): ", "Fatal Python error: ", "Assertion ", "double free", "free(): "),
     *("stack smashing", "Watchdog caught collective", "Process group watchdog"),
 )
+_ONE_WORD = re.compile(r"\W{0,20}\w{1,40}\W{0,20}$")
 _ABORTS = ("terminate called", "what(): ", "Fatal Python error: Aborted")
-"""Of these, those that say why it aborted: the reason is what was written just before."""
+"""Messages that begin or contain the reason for an abort."""
 _EMPTY = re.compile(
     r"^(?:\s*$|\s+warnings\.warn|\s*[\^~]+\s*$|frame #\d|\s*={3}|\s*-{3}|\.\.\.$|wandb: "
     r"|(?:\[rank\d{1,9}\]:)?(?:\[[WIEF] |\[?[WIEF]\d{3,4} )"
@@ -53,9 +54,15 @@ _NOISE = re.compile(r"resource_tracker|Warning\b|%\|")
 _TROUBLE = re.compile(
     r"[Ee]rror|ERROR|[Ee]xception|[Ff]ailed|FAILED|Traceback|File \"|NCCL (?:INFO|WARN)|[Gg]loo|[Tt]imed? ?out"
     r"|[Kk]ill(?:ed|ing)|[Aa]bort|frame #|[Ww]aiting|registered at|Process group|\^\^|Thread (?:0x|\d+ \()"
-    r"|Process \d+: |PID|amdgpu|NVRM|ray::|@ +0x|#\d+ \S+ from |SIG[A-Z]{3,4}\b|[Ss]ignal \d|[Tt]erminat|[Ee]xiting"
+    r"|Process \d+: |PID|amdgpu|NVRM|ray::|@ +0x|#\d+ \S+ from |0x[\da-f]{6}"
 )
 """Lines that show no progress, although several ranks may print them in one form."""
+_LEAVES = re.compile(
+    r"[Cc]lean(?:ed|ing)?[ -]?up|[Ss]hut(?:ting)? ?down|[Cc]los(?:ed|ing)\b|[Ee]mergency|SIG[A-Z]{3,4}\b|[Ss]ignal \d"
+    r"|[Tt]erminat|[Ee]xiting"
+)
+"""Words that a program also writes while an error ends it."""
+_BAR_WORDS = ("%|", "it/s", "s/it")
 _BAR = re.compile(r"\d%\|| (?:it|s)/(?:s|it)\b")
 _PICTURE = re.compile(r"\|[^|]*\|")
 _COUNT = re.compile(r"\d{1,12}/\d{1,12}")
@@ -64,77 +71,92 @@ _PROGRESS = 3
 """This many lines that differ in their numbers show progress; this many bars, too: the exit may redraw the last."""
 _KNOWN = 3
 _REPEATED = 5
-"""After an exception of one rank, others go on for a line or two. So this many lines of known forms, or of one."""
+"""After an exception, this many lines of forms seen before, or of one form: other ranks go on for a line or two."""
 
 
 class WentOn:
-    """Whether the writer of these lines went on after one of them, or after an exception that they show.
+    """Reads where in these lines the program went on.
 
-    `exceptions`: those that the lines show, where they are known already. `silent`: lines that do not count, since
-    another program wrote them.
+    `exceptions`: those in the lines, if already known. `silent`: indexes of lines that do not count, because another
+    program wrote them. `ended_well`: the index of the last line which says that a job ended well; -1: none.
     """
 
     def __init__(
         self, lines: Sequence[str], exceptions: Sequence[Printed] | None = None, silent: Set[int] = frozenset()
     ) -> None:
         exceptions = traceback_text.find(lines) if exceptions is None else exceptions
-        inside = {k for printed in exceptions for k in range(printed.start, printed.index + 1)}
+        apart = {k for printed in exceptions for k in range(printed.start, printed.index + 1)} | silent
         messages = {k for printed in exceptions for k in range(printed.index + 1, printed.end)}
         self._lines = lines
-        alive = [k for k, line in enumerate(lines) if k not in inside and k not in silent and shows_life(line)]
-        self._new = [k for k in alive if k not in messages]
-        self._aborts = [k for k, line in enumerate(lines) if any(words in line for words in _ABORTS)]
-        self._worked = max((k for k in self._new if WORKED.search(lines[k])), default=-1)
-        forms = [form_of(line) for line in lines]
-        first: dict[str, int] = {}
-        again: dict[str, list[int]] = {}
-        for k, form in enumerate(forms):
-            if first.setdefault(form, k) != k:
-                again[form] = []
-        for k in alive:
-            if forms[k] in again:
-                again[forms[k]].append(k)
-        self._known = _earliest(sorted((k, first[form]) for form, at in again.items() for k in at))
-        counting = [at for form, at in again.items() if "0" in form]
-        drawn = _bars([line if k not in silent else "" for k, line in enumerate(lines)])
+        self._new: list[int] = []
+        self._aborts: list[int] = []
+        known: list[tuple[int, int]] = []
+        steps: list[list[int]] = []
+        self._repeated = self._worked = self.ended_well = -1
+        for form, at in _by_form(lines).items():  # lines of one form show the same
+            line, said = lines[at[0]], [k for k in at if k not in apart]
+            if any(words in line for words in _ABORTS):
+                self._aborts += at
+            if ENDED_WELL.search(line):
+                self.ended_well = max(self.ended_well, at[-1])
+            if not said or not is_news(line):
+                continue
+            if len(at) > 1 and not line[:1].isspace():
+                known += [(k, at[0]) for k in said]
+                if "0" in form and len(said) >= _REPEATED:
+                    self._repeated = max(self._repeated, said[-_REPEATED])
+            if shows_life(line):
+                new = [k for k in said if k not in messages]
+                self._new += new
+                self._worked = max([self._worked, *new[-1:]]) if _finished(line) else self._worked
+                differing = sorted({lines[k]: k for k in said}.values())  # all ranks may print one line
+                steps += [differing] if len(differing) >= _PROGRESS else []
+        self._new.sort()
+        self._aborts.sort()
+        self._known = _earliest(sorted(known))
+        drawn = _bars(lines, silent)
         self._drawn = drawn[-_PROGRESS] if len(drawn) >= _PROGRESS else -1
-        self._repeated = max((at[-_REPEATED] for at in counting if len(at) >= _REPEATED), default=-1)
-        steps = (at[-1] for at in counting if len({lines[k] for k in at}) >= _PROGRESS)
-        self.progress = max([self._drawn - 1, *steps], default=-1)
+        self._much = self._new[-VERY_LAST] if len(self._new) >= VERY_LAST else -1
+        self._steady = max((at[-_PROGRESS] for at in steps), default=-1)
+        self.running = max(self._drawn, self._repeated, self._much)
+        """After each line before this index, a program went on. Holds for lines of any writer."""
+        self.progress = max(-1, self._drawn - 1, *(at[-1] for at in steps))
         """The index of the last line that shows progress; -1: none does."""
 
     def after_line(self, index: int) -> bool:
-        """Whether it did so after a line that is no exception's."""
-        if self.progress > index or self._worked > index or self._much_after(index + 1) or self._before_abort(index):
+        """Whether the program went on after this line, which is not part of an exception."""
+        if max(self._drawn, self._steady, self._worked, self._much) > index:
             return True
-        return any(HANDLED.search(line) for line in self._lines[index : index + 2])
+        beside = range(index, min(index + 2, len(self._lines)))
+        said = next((k for k in beside if HANDLED.search(self._lines[k])), None)
+        return said is not None and self._new[-1:] > [said]
 
     def after(self, start: int, shown: int, end: int) -> bool:
-        """Whether it did so after the exception that starts at `start`, is shown at `shown` and ends at `end`."""
-        if max(self._drawn, self._repeated) > shown or self._much_after(end):
+        """Whether it went on after the exception that starts at `start`, is named at `shown` and ends before `end`."""
+        if self.running > shown:
             return True
         place = bisect_right(self._known, shown, key=lambda each: each[0])
         earliest = self._known[place][1] if place < len(self._known) else ()
-        return len(earliest) == _KNOWN and earliest[-1] < start
+        beside = (*self._lines[max(0, start - 1) : start], *self._lines[end : end + 1])
+        enough = 1 if any(HANDLED.search(line) for line in beside) else _KNOWN
+        return len(earliest) >= enough and earliest[enough - 1] < start
 
     def after_stop(self, index: int) -> bool:
-        """Whether the job ran again after a line that ended it: told to stop, a program may write for a while."""
-        if any(ENDED_WELL.search(line) for line in self._lines[index + 1 :]):
-            return True
-        return len(self._new) - bisect_right(self._new, index) >= LEAVING
+        """Whether the job ran again after a line that reports its end. A stopped program may write for a while."""
+        return self.ended_well > index or len(self._new) - bisect_right(self._new, index) >= LEAVING
 
     def may_be_over(self, index: int) -> bool:
-        """Whether it may have gone on, but does not show it: that line only warns, or an abort says its own reason."""
+        """Whether it may have gone on unseen: the line is a warning, or a later abort gives its own reason."""
         return WARNED.search(self._lines[index]) is not None or self._aborts[-1:] > [index]
 
-    def _before_abort(self, index: int) -> bool:
-        """Whether it wrote something else before native code said why it aborted."""
+    def before_abort(self, index: int) -> bool:
+        """Whether it wrote a new line between this one and the reason for its abort.
+
+        Only for a log with one writer: otherwise another process may have written the new line.
+        """
         place = bisect_right(self._aborts, index)
         new = bisect_right(self._new, index)
         return place < len(self._aborts) and new < len(self._new) and self._new[new] < self._aborts[place]
-
-    def _much_after(self, end: int) -> bool:
-        return len(self._new) - bisect_left(self._new, end) >= VERY_LAST
 
 
 def is_news(line: str) -> bool:
@@ -146,7 +168,14 @@ def is_news(line: str) -> bool:
 
 def shows_life(line: str) -> bool:
     """Whether a program prints such a line while it goes on, whatever it contains."""
-    return bool(line[:1].strip()) and is_news(line) and not (_TROUBLE.search(line) or _OF_SCRIPTS.match(line))
+    if not line[:1].strip() or not is_news(line):
+        return False
+    return not (_TROUBLE.search(line) or _LEAVES.search(line) or _OF_SCRIPTS.match(line))
+
+
+def _finished(line: str) -> bool:
+    """Whether the line says which work is done. A clean-up also ends with `done`."""
+    return WORKED.search(line) is not None and _ONE_WORD.match(line) is None
 
 
 def form_of(line: str) -> str:
@@ -164,11 +193,23 @@ def _earliest(known: Sequence[tuple[int, int]]) -> list[tuple[int, tuple[int, ..
     return found[::-1]
 
 
-def _bars(lines: Sequence[str]) -> list[int]:
-    """Return where each state of a progress bar was first drawn, in order."""
-    drawn: dict[str, int] = {}
+def _by_form(lines: Sequence[str]) -> dict[str, list[int]]:
+    """Return where the lines of each form are."""
+    found: dict[str, list[int]] = {}
     for k, line in enumerate(lines):
-        if _BAR.search(line):
+        found.setdefault(form_of(line), []).append(k)
+    return found
+
+
+def _bars(lines: Sequence[str], silent: Set[int]) -> list[int]:
+    """Return where each state of a progress bar was first drawn, in order. Several bars may take turns."""
+    states: list[str] = []
+    drawn: list[int] = []
+    for k, line in enumerate(lines):
+        if any(words in line for words in _BAR_WORDS) and k not in silent and _BAR.search(line):
             count = _COUNT.search(line)
-            drawn.setdefault(_PICTURE.sub("", line) if count is None else str(count[0]), k)
-    return sorted(drawn.values())
+            state = _PICTURE.sub("", line) if count is None else str(count[0])
+            if state not in states[-VERY_LAST:]:
+                states.append(state)
+                drawn.append(k)
+    return drawn

@@ -13,7 +13,7 @@ from types import ModuleType
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import rules
-from ddp_run.judge.signs import Sign, words
+from ddp_run.judge.signs import Sign
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 
@@ -37,6 +37,8 @@ class Cause:
     match_stop: Callable[[Evidence], Finding | None] | None = None
     signs: tuple[Sign, ...] = ()
     """The words that it searches logs for, if any."""
+    symptoms: tuple[Sign, ...] = ()
+    """What a piece of a log may show of it, and nothing else; searched for in the piece's last lines."""
     frames: Pattern[str] | None = None
     """What matches `file function` of a frame in which this cause is the most common failure."""
     text: str = ""
@@ -68,8 +70,9 @@ def load() -> tuple[tuple[Cause, ...], tuple[str, ...]]:
         try:
             module = _module(file_name)
             asked = {name: getattr(module, name, None) for name in rules.QUESTIONS}
-            signs, frames = getattr(module, "SIGNS", ()), getattr(module, "FRAMES", None)
-            causes.append(Cause(module.RULE, **asked, signs=signs, frames=frames, text=module.__doc__ or ""))
+            signs, symptoms = getattr(module, "SIGNS", ()), getattr(module, "SYMPTOMS", ())
+            frames, text = getattr(module, "FRAMES", None), module.__doc__ or ""
+            causes.append(Cause(module.RULE, **asked, signs=signs, symptoms=symptoms, frames=frames, text=text))
         except Exception as error:
             notes.append(f"rule {file_name} failed to load: {type(error).__name__}: {error}")
     return tuple(sorted(causes, key=lambda cause: cause.rule.code)), tuple(notes)
@@ -89,7 +92,7 @@ def rule_named(name: str | None, causes: Iterable[Cause] | None = None) -> Rule 
 @cache
 def sign_words() -> tuple[str, ...]:
     """Return all signs that rules search logs for."""
-    return tuple(words(sign for cause in catalogue() for sign in cause.signs))
+    return tuple(sorted({sign.words for cause in catalogue() for sign in cause.signs}))
 
 
 def follows_another(exception: ExceptionInfo) -> bool:

@@ -13,11 +13,12 @@ from dataclasses import replace
 
 from ddp_run.evidence import exception_chain
 from ddp_run.evidence.model import AgentEnd, Death, Evidence
+from ddp_run.evidence.pasted import raised
 from ddp_run.evidence.pasted.spoken_text import Log
 from ddp_run.judge.catalogue import rule_named
 from ddp_run.judge.diagnose import judge
 from ddp_run.judge.order import strongest
-from ddp_run.judge.text_signs import MOST_LINES, TextSign, found_in
+from ddp_run.judge.text_signs import MOST_LINES, TextSign, found_in, symptoms_in, went_on_after
 from ddp_run.judge.verdict import FirstFailure, Rule, Verdict
 from ddp_run.record.events import ExceptionInfo, Rank
 
@@ -26,9 +27,9 @@ WORDLESS = "the rank that aborted first printed no reason; this one is from anot
 FOLLOWED = "another exception came last, but an earlier one explains more and no progress followed it"
 CRASHED = "the log does not show which rank crashed; the ranks that lost a peer lost it to that crash"
 _LOST_A_PEER = "peer-died"
-_ROOT = re.compile(
-    r"Root Cause[^\n]{0,40}\s{0,40}[^\n]{0,40}?\brank[ :]{1,10}(?P<rank>\d{1,7})\b[^\n]{0,60}\s{0,40}[^\n]{0,60}?"
-    r"\bexitcode[ :]{1,10}(?P<code>-?\d{1,3})\b"
+_ENDED = re.compile(
+    r"\brank[ :]{1,10}(?P<rank>\d{1,7})\b[^\n]{0,60}?(?:\n[^\n]{0,40}?)?\bexitcode[ :]{1,10}(?P<code>-?\d{1,3})\b"
+    r"|\bfailed \(exitcode: (?P<wrapped>-?\d{1,3})\) {0,9}\n {0,20}local_rank: \d{1,7}\b"
 )
 _ABORTED = "native-abort"
 _RAYS = "ray-actor-died"
@@ -51,7 +52,11 @@ def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
         # a server kills its processes with SIGKILL after one of them raises; the others then miss a peer
         signs = (sign for sign in signs if _may_lead_to_a_kill(sign))
     found = _strongest(signs)
+    if found is None and (first is None or first.signal is None or strict.cause == _ABORTED):
+        found = _strongest(symptoms_in(logs))
     if found is None or (strict.outcome is not None and found.finding.rule.consequence):
+        return strict
+    if strict.cause == _ABORTED and found.exception is not None and raised.starts_a_launcher(found.exception):
         return strict
     if strict.cause in (None, "unknown", _ABORTED):
         return _with(strict, found, WORDLESS if strict.cause == _ABORTED else NOTE)
@@ -125,12 +130,15 @@ def _say_the_same(one: ExceptionInfo, other: ExceptionInfo | None) -> bool:
 
 
 def _shortened(logs: Sequence[Log]) -> Verdict | None:
-    """Return the verdict for a log with a shortened torch summary: `Root Cause [0]: rank 1 exitcode: -6 (SIGABRT)`."""
+    """Return the verdict for a piece of torch's summary in any layout: `rank 1 exitcode: -6 (SIGABRT)`."""
     for log in logs:
         text = log.text.ending(MOST_LINES)
-        hit = _ROOT.search("\n".join(text.lines))
-        if hit is not None and int(hit["code"]):
-            death = Death(Rank(int(hit["rank"])), code=int(hit["code"]), stderr=text)
+        whole = "\n".join(text.lines)
+        hit = _ENDED.search(whole)
+        code = int(hit["code"] or hit["wrapped"]) if hit is not None else 0
+        if hit is not None and code and not went_on_after(logs, text.number(whole.count("\n", 0, hit.end())) or 0):
+            rank = None if hit["rank"] is None else Rank(int(hit["rank"]))
+            death = Death(rank, code=code, stderr=text)
             verdict = judge(Evidence(deaths=(death,), agent=AgentEnd(log=text), started=1, logs_only=True))
             sure = "likely" if verdict.confidence == "certain" else verdict.confidence
             return replace(verdict, confidence=sure)
@@ -155,15 +163,5 @@ def _with(strict: Verdict, found: TextSign, note: str = NOTE) -> Verdict:
         first = FirstFailure(rank, exception=found.exception)
     elif first is not None and first.exception is None and rank in (None, first.rank):
         first = replace(first, exception=found.exception)
-    return replace(
-        strict,
-        cause=finding.rule.name,
-        code=finding.rule.code,
-        title=finding.cause,
-        confidence="likely",
-        first_failure=first,
-        evidence=finding.evidence,
-        advice=finding.advice,
-        retry=finding.retry or finding.rule.retry,
-        notes=(*strict.notes, note),
-    )
+    verdict = strict.with_finding(replace(finding, confidence="likely"))
+    return replace(verdict, first_failure=first, notes=(*strict.notes, note))

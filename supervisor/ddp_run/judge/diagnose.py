@@ -51,8 +51,8 @@ def judge(evidence: Evidence, causes: Sequence[Cause] | None = None) -> Verdict:
 
 def failed_by_itself(evidence: Evidence) -> bool:
     """Whether any rank failed on its own, not because it lost a peer or was told to stop."""
-    judgement = _Judgement(evidence.without_secrets(), load()[0], [])
-    return any(judgement.of_itself(death) for death in judgement.attempt.deaths)
+    rules = Rules(evidence.without_secrets(), load()[0], [])
+    return any(not rules.judge(death).reason for death in rules.attempt.deaths)
 
 
 @dataclass
@@ -80,7 +80,7 @@ class _Judgement:
             self.notes += [f"nodes differ in {said}" for said in attempt.unlike.breaking[1:]]
             return self._refused("unlike-nodes", UNFIT)
         judged = [self.rules.judge(death) for death in _by_order(attempt.deaths)]
-        own = [item for item in judged if item.reason is None]
+        own = [item for item in judged if not item.reason]
         first = self._first(own) if own else None
         if attempt.hung_s is not None:
             if first is None or not self._failed_before_hang(first):
@@ -90,17 +90,14 @@ class _Judgement:
                 f"{first.death.who} failed and its process {stayed}; the job was terminated after "
                 f"{attempt.hung_s:.0f} s without progress (--hang-timeout)"
             )
-        if attempt.stop_signal is not None and (first is None or not self._failed_before_stop(first)):
-            return self._interrupted(judged)
+        stop = attempt.stop_signal
+        if stop is not None and (first is None or not self._failed_before_stop(first, stop)):
+            return self._interrupted(stop, judged)
         if first is not None:
             return self._failed(self._named(first, judged), judged)
         if attempt.logs_only and not judged:
             return self._from_text_without_deaths()
         return self._without_own_failure(judged)
-
-    def of_itself(self, death: Death) -> bool:
-        """Whether it failed on its own."""
-        return self.rules.judge(death).reason is None
 
     # ----------------------------------------------------------------------------------- ways a job can end
 
@@ -110,13 +107,13 @@ class _Judgement:
         if any(death.code or (death.code is None and death.failed_at is not None) for death in attempt.deaths):
             return False
         # If the ranks of all nodes ended well, ddp-run does not wait for the agent: it has nothing to add.
-        alone = attempt.nodes == 1 and attempt.world_size is not None
+        ranks = attempt.world_size if attempt.nodes == 1 else None
         ends = [leaver.at for leaver in attempt.clean_exits]
         ends += [death.died_at for death in attempt.deaths if death.code == 0 and death.died_at is not None]
-        everyone = attempt.all_nodes_ended_well or (alone and len(ends) >= (attempt.world_size or 1))
+        everyone = attempt.all_nodes_ended_well or (ranks is not None and len(ends) >= ranks)
         if attempt.agent.code != 0 and not everyone:
             return False
-        return attempt.stop_signal is None or attempt.stop_at is None or all(at <= attempt.stop_at for at in ends)
+        return attempt.stop_at is None or all(at <= attempt.stop_at for at in ends)
 
     def _refused(self, name: str, code: int) -> Verdict:
         """Return the verdict for a job that was refused before its start; the way its ranks ended does not matter."""
@@ -125,9 +122,9 @@ class _Judgement:
         finding = strongest(self.rules.ask(lambda cause: cause.match_launch, lambda ask: ask(self.attempt), asked))
         return verdict if finding is None else verdict.with_finding(finding)
 
-    def _failed_before_stop(self, first: Judged) -> bool:
+    def _failed_before_stop(self, first: Judged, stop: int) -> bool:
         """Whether it failed on its own and not because of the stop; a signal may reach ranks before ddp-run."""
-        stop, death = self.attempt.stop_signal or 0, first.death
+        death = first.death
         told = death.code == -stop or (
             stop == signal.SIGINT and death.exception is not None and death.exception.type == "KeyboardInterrupt"
         )
@@ -138,8 +135,7 @@ class _Judgement:
         failed_at = first.death.failed_at
         return failed_at is not None and self.attempt.hung_at is not None and failed_at < self.attempt.hung_at
 
-    def _interrupted(self, judged: Sequence[Judged]) -> Verdict:
-        stop = self.attempt.stop_signal or 0
+    def _interrupted(self, stop: int, judged: Sequence[Judged]) -> Verdict:
         by = in_words(-stop)
         gone = tuple(follower(item.death, f"the job was stopped by {by}") for item in judged)
         retry = Retry(helps=False, reason=f"the job was stopped by {by}")
@@ -194,7 +190,7 @@ class _Judgement:
         told = _line(waited)
         gone = [item for item in own if item.death.exception is not None and item.finding.rule.end != "waited"]
         missing = min((item for item in gone if 0 < _line(item) < told), key=_line, default=waited)
-        self.close = self.close or missing is not waited
+        self.close = missing is not waited
         return missing
 
     def _first_to_blame(self, first: Judged, judged: Sequence[Judged]) -> Judged:
@@ -227,7 +223,7 @@ class _Judgement:
             return self._left_early(leaver, lost, judged)
         if lost and self.attempt.nodes == 1:
             return self._failed(lost[0], judged)
-        gone = tuple(follower(item.death, item.reason or "stopped with the others") for item in judged)
+        gone = tuple(follower(item.death, item.reason) for item in judged)
         findings, specific = self._of_launch()
         finding = strongest(specific) or (lost[0].finding if lost else strongest(findings))
         phase: Phase | None = self.attempt.phase if self.attempt.started or self.attempt.deaths else "launch"
@@ -275,7 +271,7 @@ class _Judgement:
     def _named(self, first: Judged, judged: Sequence[Judged]) -> Judged:
         """A rank that exited with an unusual code and no message while others lost it is the peer that died."""
         lost = [item for item in judged if item.finding.rule.consequence]
-        silent = first.finding.rule.name == "unknown" and (first.death.code is None or first.death.code > 0)
+        silent = first.finding.rule.name == "unknown" and (first.death.code or 0) >= 0
         if not lost or not silent:
             return first
         waiting = [item.death for item in lost]
@@ -328,11 +324,11 @@ def _line(item: Judged) -> int:
 
 
 def _lost_peer(item: Judged, who: str) -> str:
-    return f"lost its peer, {who}" if item.finding.rule.consequence else item.reason or "stopped with the others"
+    return f"lost its peer, {who}" if item.finding.rule.consequence else item.reason
 
 
 def _reason(item: Judged, first: Judged) -> str:
-    if item.reason is not None:
+    if item.reason:
         return _lost_peer(item, first.death.who)
     if item.finding.rule.name == first.finding.rule.name:
         return f"failed later the same way as {first.death.who}"

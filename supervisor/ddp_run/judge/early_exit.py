@@ -12,6 +12,7 @@ from ddp_run.evidence.model import Death
 from ddp_run.judge.verdict import Confidence, Finding, Retry
 from ddp_run.record.events import Rank
 from ddp_run.values.signals import in_words
+from ddp_run.values.words import named_ranks
 
 
 def finished_first(rank: Rank | None, lost: Finding, waiting: Sequence[Death]) -> Finding:
@@ -33,9 +34,9 @@ def ended_silently(death: Death, found: Finding, lost: Finding, waiting: Sequenc
 
 
 def _lost(rank: Rank | None, code: int | None, lost: Finding, waiting: Sequence[Death]) -> Finding:
-    were = "was" if len(waiting) == 1 and waiting[0].rank is not None else "were"
+    were = "was" if len(_known(waiting)) == 1 else "were"
     cause = f"{_who(rank)} exited early ({in_words(code)}) while {_those(waiting)} {were} still running"
-    return replace(lost, rank=waiting[0].rank, cause=cause, exception=None)
+    return replace(lost, cause=cause)
 
 
 def _who(rank: Rank | None) -> str:
@@ -43,5 +44,9 @@ def _who(rank: Rank | None) -> str:
 
 
 def _those(waiting: Sequence[Death]) -> str:
-    ranks = ", ".join(str(death.rank) for death in waiting if death.rank is not None)
-    return "others" if not ranks else f"rank {ranks}" if len(waiting) == 1 else f"ranks {ranks}"
+    ranks = _known(waiting)
+    return named_ranks(ranks) if ranks else "others"
+
+
+def _known(waiting: Sequence[Death]) -> list[Rank]:
+    return [death.rank for death in waiting if death.rank is not None]

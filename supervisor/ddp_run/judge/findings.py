@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ddp_run.evidence.model import Death, Evidence
@@ -20,11 +20,11 @@ _STOP_TYPES = frozenset({"KeyboardInterrupt", "SystemExit", "SignalException"})
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A death and its finding. `reason` says why it is collateral; None if it failed on its own."""
+    """A death and its finding. `reason` says why it is collateral; empty if it failed on its own."""
 
     death: Death
     finding: Finding
-    reason: str | None
+    reason: str
 
 
 @dataclass
@@ -34,24 +34,40 @@ class Rules:
     attempt: Evidence
     causes: tuple[Cause, ...]
     notes: list[str]
+    _told: dict[tuple[object, ...], tuple[Cause, ...]] = field(default_factory=dict)
+    """The cause, by what a pasted log shows of an end: of many ranks that print the same, one is asked about."""
 
     def judge(self, death: Death) -> Judged:
         """Return the best finding about a death, and why it is collateral, if it is."""
-        best = strongest(self.ask(lambda cause: cause.match, lambda ask: ask(death, self.attempt)))
+        best = self._best(death)
         if best is None:
             best = Finding(NAMELESS, death.rank, f"{death.who} exited", confidence="unknown")
         return Judged(death, best, self._why_collateral(death, best))
 
-    def _why_collateral(self, death: Death, finding: Finding) -> str | None:
+    def _best(self, death: Death) -> Finding | None:
+        if not self.attempt.logs_only:
+            return self._asked(death, self.causes)
+        raised = death.exception
+        texts = (raised and (raised.type, raised.message, raised.traceback), death.stderr.lines, death.stack.lines)
+        shown = (death.code, death.name, death.signals_sent, *texts)
+        best = self._asked(death, self._told.get(shown, ())) or self._asked(death, self.causes)
+        if best is not None:
+            self._told[shown] = tuple(cause for cause in self.causes if cause.rule is best.rule)
+        return best
+
+    def _asked(self, death: Death, causes: Iterable[Cause]) -> Finding | None:
+        return strongest(self.ask(lambda cause: cause.match, lambda ask: ask(death, self.attempt), causes))
+
+    def _why_collateral(self, death: Death, finding: Finding) -> str:
         if finding.rule.consequence:
             return "lost its peer"
         sent = [number for number in death.signals_sent if death.code == -number]
         if sent:
             return "stopped with the job"
-        if death.signals_sent and (finding.rule.name == "unknown" or _is_stop(death)):
+        if death.signals_sent and _is_stop(death):
             told = in_words(-death.signals_sent[0])
             return f"stopped with the job, after {told}"
-        return "lost torch's agent" if self._went_with_agent(death) else None
+        return "lost torch's agent" if self._went_with_agent(death) else ""
 
     def _went_with_agent(self, death: Death) -> bool:
         """Whether the kernel killed it because the agent had died before it (PR_SET_PDEATHSIG)."""

@@ -55,9 +55,10 @@ def _hanging(attempt: Evidence, rank: Rank) -> FirstFailure:
 
 def _with_stacks(attempt: Evidence, rank: Rank | None) -> Rank | None:
     """Return the ranks whose stacks explain the hang: for a rank that has exited, the ranks waiting for it."""
-    stall, known = attempt.stall, {death.rank for death in _ranks(attempt)}
-    if rank in known or stall is None or all(each.rank != rank for each in attempt.clean_exits):
+    stall = attempt.stall
+    if stall is None or all(each.rank != rank for each in attempt.clean_exits):
         return rank
+    known = {death.rank for death in _ranks(attempt)}
     return next((each for each in stall.waiting if each in known), rank)
 
 

@@ -17,6 +17,7 @@ from ddp_run.values.typed_fields import frozen
 ERRORS = (
     Sign("NCCL error in: "),
     Sign("NCCL error: "),
+    like(r"NCCL error\(\d+\), "),  # Paddle
     like(r"NCCL Error \d+: "),
     like(r"\bnccl\w{1,60} failed: unhandled "),  # Horovod
     like(r"NCCL operation \w{1,60}\([^\n]{0,300}?\) failed: "),  # XLA
@@ -42,7 +43,8 @@ _PHRASES = {
     "remote process exited": "ncclRemoteError",
 }
 _PHRASE = re.compile(
-    r"(?:NCCL(?: error in: [^,]{0,300},| error:| Error \d+:| operation [^\n]{0,300}?\) failed:|_ERROR_\w{1,40}:)"
+    r"(?:NCCL(?: error in: [^,]{0,300},| error:| error\(\d+\),| Error \d+:| operation [^\n]{0,300}?\) failed:"
+    r"|_ERROR_\w{1,40}:)"
     r"|\bnccl\w{1,60} failed:)"
     r" *(?P<phrase>" + "|".join(_PHRASES) + r")",
     re.IGNORECASE,

@@ -114,12 +114,11 @@ def _finished_early(told: Sequence[NodeReport]) -> NodeReport | None:
     if any(at > report.ends.failed_at - report.offset_ns + LEAVING_NS for report in lost if report.ends.failed_at):
         return None
     seen = lost[0].verdict
-    rule = rule_named(seen.cause or "") if seen is not None else None
-    if seen is None or rule is None:
-        return None
+    assert seen is not None
+    rule = rule_named(seen.cause or "") or NAMELESS
     evidence = seen.evidence if lost[0].here else tuple(_abroad(quote, lost[0]) for quote in seen.evidence)
     waiting = [Death(rank=each.rank) for report in lost if report.verdict for each in report.verdict.collateral]
-    shown = Finding(rule, None, seen.title or "", evidence)
+    shown = Finding(rule, None, "", evidence)
     first = FirstFailure(rank, exit_code=0, at=MonotonicNs(at + leaver.offset_ns))
     finding = finished_first(rank, shown, waiting or [Death(None)])
     verdict = Verdict("failed", 1, first_failure=first).with_finding(finding)

@@ -7,6 +7,7 @@ inspect`, SLURM, PBS, LSF, Ray's raylet, earlyoom.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from ddp_run.evidence.model import LogText, Quote
@@ -20,6 +21,8 @@ _NAMED = (
     like(r"ut of memory: Kill process (?P<pid>\d{1,9}) \((?P<program>[^)]{0,64})\)"),
 )
 """The killed process. The kernel's pids differ from those inside a container."""
+_PYTHONS = re.compile(r"python|pt_|\w{1,40}::")
+"""The names of Python's processes: its own, torch's (`pt_main_thread`), and Ray's and servers' (`ray::train`)."""
 _COUNTS = (
     like(r"(?<![\w.])\"?oom_kill\"?[ :=\t]+(?P<count>\d{1,9})\b"),
     like(r"oom_events_total(?:\{[^}]{0,400}\})? (?P<count>\d{1,9})\b"),
@@ -81,11 +84,15 @@ def by_scheduler(log: LogText) -> Quote | None:
     return found[-1] if found else None
 
 
-def told(logs: Iterable[LogText]) -> Quote | None:
-    """Return the best evidence of such a kill, of any process: schedulers, then the kernel, then counters."""
+def told(logs: Iterable[LogText], *, of_python: bool = False) -> Quote | None:
+    """Return the best evidence of such a kill: schedulers, then the kernel, then counters.
+
+    `of_python`: the kernel's lines count only for Python's processes, since it names each one that it kills.
+    """
     texts = list(logs)
     for signs in (_TOLD, _NAMED):
-        found = [hit.quote for text in texts for sign in signs for hit in every(text, sign)]
+        hits = [hit for text in texts for sign in signs for hit in every(text, sign)]
+        found = [hit.quote for hit in hits if not of_python or _PYTHONS.match(hit["program"] or "python")]
         if found:
             return found[-1]
     return next((quote for text in texts if (quote := _counted(text)) is not None), None)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from re import Match, Pattern
 
-from ddp_run.evidence.exception_chain import chain, raised_by_handler, statement
+from ddp_run.evidence.exception_chain import chain, dealt_with, raised_by_handler, statement
 from ddp_run.evidence.joined import joined
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.evidence.traceback_text import line_of
@@ -225,16 +225,13 @@ def ended_by(death: Death, signs: Sequence[Sign]) -> Hit | None:
     return in_exception(death, signs) if death.exception is not None else in_last_words(death, signs)
 
 
-def ended_itself(death: Death, signs: Sequence[Sign]) -> Hit | None:
-    """The same, unless a signal from elsewhere ended the rank: its last words are not the reason then."""
-    return None if death.killed_by_another else ended_by(death, signs)
-
-
 def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
     """Find the sign in the exception that ended the rank, else in those that led to it (`raise … from`, a worker's)."""
     if death.exception is None:
         return None
     for link in chain(death.exception):
+        if dealt_with(link, death.exception):
+            continue
         name = link.type.rpartition(".")[2]
         said = f"{link.type}: {link.message}" if link.message else link.type
         for sign in signs:
@@ -250,12 +247,14 @@ def in_last_words(death: Death, signs: Sequence[Sign], lines: int = LAST_WORDS) 
     """Find the sign in the rank's last lines, unless it went on after it; certain only if it crashed there."""
     sure: Confidence = "certain" if -(death.code or 0) in _CRASHES else "likely"
     plain = [sign for sign in signs if not sign.types]
-    ending = death.stderr.ending(lines)
-    hit = _last(ending, plain, sure)
-    if hit is not None and survived(ending, hit):
-        hit = None
-    elif hit is not None and _went_on(ending.lines).may_be_over(hit.index):
-        hit = replace(hit, confidence="likely")
+    ending = death.stderr.ending(LAST_WORDS)
+    hit = _last(ending, plain, sure, lines)
+    if hit is not None:
+        went_on = _went_on(ending.lines)
+        if went_on.after_line(hit.index) or (death.watched and went_on.before_abort(hit.index)):
+            hit = None
+        elif went_on.may_be_over(hit.index):
+            hit = replace(hit, confidence="likely")
     hit = hit or _last(death.stack, plain, sure)
     return hit or (_last(death.nccl.ending(lines), plain, sure) if _speaks_of_nccl(ending) else None)
 
@@ -267,8 +266,8 @@ def said_last(death: Death, signs: Sequence[Sign]) -> Hit | None:
     """
     if death.exception is not None or death.code in _FROM_OUTSIDE:
         return None
-    ending = death.stderr.ending(LEAVING)
-    hit = _last(ending, signs, "likely")
+    ending = death.stderr.ending(LAST_WORDS)
+    hit = _last(ending, signs, "likely", LEAVING)
     over = hit is not None and death.code not in _NOT_STARTED and survived(ending, hit)
     return None if over else hit
 
@@ -288,12 +287,12 @@ def _in_whole_log(attempt: Evidence, signs: tuple[Sign, ...]) -> Hit | None:
 
 
 def survived(log: LogText, hit: Hit) -> bool:
-    """Whether the writer of the log went on after the line of a hit there."""
+    """Whether the writer of the log went on after the hit's line."""
     return _went_on(log.lines).after_line(hit.index)
 
 
 def started_again(log: LogText, hit: Hit) -> bool:
-    """Whether the job ran again after a line there that ended it."""
+    """Whether the job ran again after the hit's line, which says that it was ended."""
     return _went_on(log.lines).after_stop(hit.index)
 
 
@@ -315,21 +314,18 @@ def quotes(*hits: Hit | None) -> tuple[Quote, ...]:
     return tuple(hit.quote for hit in hits if hit is not None and hit.quote is not None)
 
 
-def words(signs: Iterable[Sign]) -> Collection[str]:
-    """Return all literals without duplicates."""
-    return sorted({sign.words for sign in signs})
-
-
 def _speaks_of_nccl(log: LogText) -> bool:
     """Whether the log contains an NCCL error, so that NCCL's lines elsewhere belong to it."""
     text = joined(log.lines)
     return any(text.holds(words) for words in _NCCL_ERRORS)
 
 
-def _last(log: LogText, signs: Sequence[Sign], confidence: Confidence) -> Hit | None:
+def _last(log: LogText, signs: Sequence[Sign], confidence: Confidence, lines: int | None = None) -> Hit | None:
+    """Return the last line with a sign; with `lines`, only if it is among the last so many."""
     text = joined(log.lines)
     present = [sign for sign in signs if text.holds(sign.words)]
-    for index in range(len(log.lines) - 1 if present else -1, -1, -1):
+    first = 0 if lines is None else max(0, len(log.lines) - lines)
+    for index in range(len(log.lines) - 1 if present else -1, first - 1, -1):
         line = log.lines[index]
         for sign in present:
             match = sign.search(line) if sign.words in line else None  # one call per line and sign would take seconds
@@ -338,7 +334,7 @@ def _last(log: LogText, signs: Sequence[Sign], confidence: Confidence) -> Hit | 
     return None
 
 
-_went_on = lru_cache(maxsize=4)(WentOn)
+_went_on = lru_cache(maxsize=4)(WentOn)  # rules ask about the same few logs
 
 
 def _quote(log: LogText, link: ExceptionInfo, match: Match[str]) -> Quote | None:

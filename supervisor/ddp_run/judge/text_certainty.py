@@ -44,13 +44,15 @@ def _speaks_of_another(sign: TextSign, rule: Rule, exception: ExceptionInfo | No
     if other.consequence or other.name == rule.name:
         return False
     behind = any((quote.line or 0) >= line for quote in sign.finding.evidence)
-    if explains(rule, other) and (other.layer <= Layer.ENDED or behind):
+    if not other.general and explains(rule, other) and (other.layer is Layer.ENDED or behind):
         return False
+    if exception is None and sign.exception is not None:
+        return not raised.starts_a_launcher(sign.exception) and not follows_another(sign.exception)
     return not other.general or _is_another(sign.exception, exception)
 
 
 def _is_another(one: ExceptionInfo | None, of: ExceptionInfo | None) -> bool:
     """Whether the exceptions are unrelated."""
-    if one is None or of is None or raised.starts_a_launcher(one) or follows_another(one):
+    if one is None or of is None or raised.starts_a_launcher(one):
         return False
     return all(one.type != each.type for each in exception_chain.chain(of))

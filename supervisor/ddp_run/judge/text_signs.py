@@ -10,13 +10,14 @@ import signal
 from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 
 from ddp_run.evidence import childfailed
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
 from ddp_run.evidence.pasted import got_over, launcher_text, raised, torn_frames
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.evidence.went_on import WORKED, WentOn, form_of
-from ddp_run.evidence.windows import AFTER, BEFORE
+from ddp_run.evidence.windows import AFTER, BEFORE, LAST_WORDS
 from ddp_run.judge import oom_text
 from ddp_run.judge.catalogue import catalogue, rule_named, sign_words
 from ddp_run.judge.order import strongest
@@ -33,6 +34,7 @@ _ABORTS = re.compile(
     r"terminate called|Fatal Python error: (?!Seg)|double free|free\(\): |stack smashing|\*\*\* SIGABRT received at "
 )
 _KERNELS_CRASH = re.compile(r"\]: segfault at [0-9a-f]|traps: [^\n]{1,60} general protection")
+_ONE_DIGIT = str.maketrans("123456789", "000000000")
 _OF_RAYS_DRIVER = re.compile(r"ray\.exceptions\.\w{1,40}Error\b")
 _LATE = re.compile(r"100%\||\[repeated \d{1,6}x across cluster\]")
 """Printed by Ray for other processes after its driver failed: it collects their lines, and finished work."""
@@ -56,9 +58,9 @@ def _words(spoken: SpokenText, index: int) -> str:
 
 
 def _went_on(spoken: SpokenText, summaries: Set[int]) -> WentOn:
-    """Read where the programs went on: what launchers print or what contains a sign's words does not show it."""
+    """Read where the programs went on. Launchers' lines and lines with a sign's words do not show it."""
     said = [_words(spoken, index) for index in range(len(spoken.lines))]
-    present = _present("\n".join(said))
+    present = _present(said)
     silent = {index for index, each in enumerate(spoken.by) if each.agent} | summaries
     silent |= {index for index, line in enumerate(said) if any(word in line for word in present)}
     failed = next((index for index, line in enumerate(said) if _OF_RAYS_DRIVER.match(line)), len(said))
@@ -66,9 +68,15 @@ def _went_on(spoken: SpokenText, summaries: Set[int]) -> WentOn:
     return WentOn(said, silent=silent)
 
 
-def _present(text: str) -> list[str]:
-    """Return the words of rules' signs that the text contains."""
-    return [word for word in sign_words() if word in text]
+def _present(lines: Sequence[str]) -> list[str]:
+    """Return the words of rules' signs that the lines may contain. Of lines that differ in digits, one is looked at."""
+    text = "\n".join({line.translate(_ONE_DIGIT) for line in lines})
+    return [word for word, form in _forms_of_words() if form in text]
+
+
+@cache
+def _forms_of_words() -> tuple[tuple[str, str], ...]:
+    return tuple((word, word.translate(_ONE_DIGIT)) for word in sign_words())
 
 
 # ------------------------------------------------------------------------------------------------- signs
@@ -96,6 +104,25 @@ def found_in(logs: Sequence[Log]) -> Iterator[TextSign]:
         yield from _frames(spoken, others, everything)
 
 
+def symptoms_in(logs: Sequence[Log]) -> Iterator[TextSign]:
+    """Yield what the last lines show where they show nothing else: canonical lines, each of one cause."""
+    spoken, summaries = _spoken(logs)
+    went_on = _went_on(spoken, summaries)
+    indexes = range(max(0, len(spoken.lines) - LAST_WORDS), len(spoken.lines))
+    text = spoken.text(indexes)
+    whole = "\n".join(text.lines)
+    for cause in catalogue():
+        for hit in (sign.search(whole) for sign in cause.symptoms):
+            if hit is None:
+                continue
+            first, last = whole.count("\n", 0, hit.start()), whole.count("\n", 0, hit.end() - 1)
+            if went_on.after_line(indexes[last]):
+                continue
+            quote = text.quote(first)
+            said = f"the log shows only this: {quote.text.strip()[:160]}"
+            yield TextSign(Finding(cause.rule, None, said, (quote,), confidence="likely"), indexes[first], None)
+
+
 def went_on_after(logs: Sequence[Log], line: int) -> bool:
     """Whether a process kept writing after this line of the only log, like programs that go on or end normally."""
     if len(logs) != 1:
@@ -115,7 +142,7 @@ def _spoken(logs: Sequence[Log]) -> tuple[SpokenText, Set[int]]:
 
 def _lines(spoken: SpokenText, indexes: Sequence[int], everything: LogText, went_on: WentOn) -> Iterator[TextSign]:
     """Yield findings from single lines with a sign's words, together with the lines around them."""
-    present = _present("\n".join(spoken.lines[index] for index in indexes))
+    present = _present([spoken.lines[index] for index in indexes])
     telling = [k for k, index in enumerate(indexes) if any(word in spoken.lines[index] for word in present)]
     once = {form_of(spoken.lines[indexes[k]]): k for k in reversed(telling)}  # eight ranks print the same
     for k in sorted(once.values())[-_MOST_LINES_ASKED:]:

@@ -54,10 +54,14 @@ class Row:
 
 
 def clock(offset_ns: int, error_ns: int) -> tuple[Fact, ...]:
-    """Return a node's wall clock as a fact: how far it is ahead of node 0's; nothing if the error is too large."""
+    """Return a node's wall clock as a fact: how far it is ahead of node 0's, 0.0 if that may be the error alone.
+
+    Nothing if the error is too large.
+    """
     if error_ns > _CLOCK_ERROR_NS:
         return ()
-    return (Fact(Known.CLOCK, f"{round(offset_ns / 1e9, 1) + 0:.1f}"),)  # + 0: not "-0.0"
+    ahead_ns = offset_ns if abs(offset_ns) > error_ns else 0
+    return (Fact(Known.CLOCK, f"{round(ahead_ns / 1e9, 1) + 0:.1f}"),)  # + 0: not "-0.0"
 
 
 def compare(facts: Mapping[int, Sequence[Fact]]) -> tuple[Row, ...]:

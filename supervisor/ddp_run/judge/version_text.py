@@ -89,6 +89,8 @@ LIBRARIES = (
     r"torch|torchvision|torchtext|torchaudio|pytorch_lightning|lightning|lightning_fabric|transformers|numpy|scipy|sklearn"
     r"|keras|tensorflow|huggingface_hub|datasets|diffusers|peft|accelerate|timm|mmcv|mmengine|detectron2|triton|pandas"
 )
+OF_PROJECTS_TOO = frozenset({"datasets"})
+"""Of these, names that many projects also give to a folder in their own code."""
 _DROPPED = "{who} found no module {dropped}{where}: not in the installed version of "
 DROPPED = tuple(
     Sign(

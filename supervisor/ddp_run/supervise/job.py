@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, final
@@ -255,25 +254,10 @@ class _Job:
 
     def _join_nodes(self) -> None:
         """Meet the other nodes of the job, if it has several."""
-        run = self._run
-        if run.plan.options.max_nodes == 1:
-            return
-        from ddp_run.supervise.nodes.agreement import Ears
-        from ddp_run.supervise.nodes.join import JobSide
+        if self._run.plan.options.max_nodes > 1:
+            from ddp_run.supervise.nodes.join import join
 
-        ears = Ears(
-            loop=run.loop,
-            emit=run.emit,
-            say=partial(run.output.say, level="warning"),
-            end_ranks=self._hear_of_end,
-            serve=run.serve,
-            stops=lambda: run.stops,
-            helpers=run.helpers,
-        )
-        run.nodes = JobSide.join(run.plan, run.environ, run.folder, run.journal, ears)
-        if run.nodes is not None:
-            run.stack.callback(run.nodes.close)
-            run.sinks.append(run.nodes.hear)
+            self._run.nodes = join(self._run, self._hear_of_end)
 
     def _after_spawn(self) -> None:
         """Do what could wait for the agent's start: write plan.json, show warnings, load the rest of ddp-run."""

@@ -26,7 +26,7 @@ from ddp_run.values.process_table import below, living, send
 from ddp_run.values.signals import NOTICE_SIGNALS, STOP_SIGNALS
 
 if TYPE_CHECKING:
-    from ddp_run.supervise.nodes.join import JobSide
+    from ddp_run.supervise.nodes.agreement import Side
     from ddp_run.tell.tail import Tailer
 
 HANDLED_SIGNALS = STOP_SIGNALS | NOTICE_SIGNALS | {signal.SIGTSTP, signal.SIGCHLD}
@@ -51,8 +51,8 @@ class Run:
     keeper: Keeper = field(init=False)
     sinks: list[EventSink] = field(init=False)
     """They get each event, the journal first."""
-    nodes: JobSide | None = None
-    """The other nodes of the job, if it has several."""
+    nodes: Side | None = None
+    """This node's side, if it agrees with other nodes of the job."""
     stops: int = 0
     """Stop signals received."""
     known_status: int | None = None

@@ -101,7 +101,7 @@ def failed_lines(verdict: Verdict, events: Sequence[Event], folder: Path) -> Ite
 
     Read from the files of the run's last attempt.
     """
-    started = {event.rank: event for event in events if isinstance(event, RankStarted)}
+    started = _started(events)
     for start in (started[rank] for rank in sorted(_failed(verdict, events)) if rank in started):
         for stream, name in file_names.OF_A_STREAM.items():
             if data := _ending(folder, start, name):
@@ -109,11 +109,19 @@ def failed_lines(verdict: Verdict, events: Sequence[Event], folder: Path) -> Ite
 
 
 def last_lines(verdict: Verdict, events: Sequence[Event], folder: Path) -> tuple[str, ...]:
-    """For the job's other nodes: the end of the stderr of the rank that the verdict names, without secrets."""
+    """For the job's other nodes: the end of the stderr of the rank that the verdict on the last attempt names.
+
+    Without secrets.
+    """
     named = verdict.first_failure.rank if verdict.first_failure is not None else None
-    start = next((event for event in events if isinstance(event, RankStarted) and event.rank == named), None)
+    start = _started(events).get(named) if named is not None else None
     data = _ending(folder, start, file_names.STDERR) if start is not None else b""
     return tuple(redact_lines(data.decode("utf-8", "replace").splitlines()[-_SENT_LINES:]))
+
+
+def _started(events: Sequence[Event]) -> dict[Rank, RankStarted]:
+    """The last start of each rank."""
+    return {event.rank: event for event in events if isinstance(event, RankStarted)}
 
 
 def _failed(verdict: Verdict, events: Sequence[Event]) -> set[Rank]:

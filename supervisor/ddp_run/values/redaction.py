@@ -8,7 +8,7 @@ ranks write isn't touched.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -191,10 +191,15 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, tuple | list | dict):
         for each in value.values() if isinstance(value, dict) else value:
             yield from _texts(each)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for each in fields(value):
-            if each.init:
-                yield from _texts(getattr(value, each.name))
+    else:
+        for name in _names(cast(Hashable, type(value))):
+            yield from _texts(getattr(value, name))
+
+
+@cache
+def _names(kind: Hashable) -> tuple[str, ...]:
+    """The fields that a dataclass is made of; none of another class."""
+    return tuple(each.name for each in fields(cast(Any, kind)) if each.init) if is_dataclass(kind) else ()
 
 
 def _redacted(value: Any) -> Any:
@@ -205,8 +210,5 @@ def _redacted(value: Any) -> Any:
         return type(value)(redact_lines(value) if texts else map(_redacted, value))
     if isinstance(value, dict):
         return {key: _redacted(each) for key, each in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(
-            value, **{each.name: _redacted(getattr(value, each.name)) for each in fields(value) if each.init}
-        )
-    return value
+    names = _names(cast(Hashable, type(value)))
+    return replace(value, **{name: _redacted(getattr(value, name)) for name in names}) if names else value

@@ -57,6 +57,7 @@ def command(run: str | None, output: str | None, force: bool, max_size: int, as_
     from ddp_run.commands.bundle.parts import asked
     from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record.runs_meant import NoRun, run_named, runs_meant
+    from ddp_run.tell.busy_line import busy
 
     folder = runs_folder(None) if run is None else Path(run)
     try:
@@ -74,7 +75,7 @@ def command(run: str | None, output: str | None, force: bool, max_size: int, as_
     if Path(path).is_dir():
         path = str(Path(path) / f"{name}.tar.gz")
     try:
-        with _opened(path, force=force) as out:
+        with busy("packing the bundle"), _opened(path, force=force) as out:
             packing = Packing(out, name, wanted)
             size = None if path == _STANDARD_OUTPUT else out.tell()
     except OSError as error:

@@ -31,13 +31,15 @@ def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool, exi
     """
     from ddp_run.commands.explain.answer import STANDARD_INPUT, block_text, explain, json_text
     from ddp_run.record.runs_meant import runs_meant
+    from ddp_run.tell.busy_line import busy
 
     if not paths:
         paths = (STANDARD_INPUT,) if _is_fed() else (_newest(),)
     meant = runs_meant(paths, _log_dir)
     if meant.note is not None:
         click.echo(f"ddp-run: {meant.note}", err=True)
-    answer = explain(meant.paths, rank_from_filename=rank_from_filename)
+    with busy("reading the logs"):
+        answer = explain(meant.paths, rank_from_filename=rank_from_filename)
     if as_json:
         text = json_text(answer)
     else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from ddp_run.evidence import childfailed
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.went_on import WentOn
 
@@ -30,18 +31,30 @@ _LOST = re.compile(
 def until(spoken: SpokenText) -> int:
     """Return the index after the last line that says so; 0 if none does."""
     passed = [index for index, line in enumerate(spoken.lines) if _TESTS in line and _PASSED.search(line)]
-    return max([_restarted(spoken), _served(spoken), *(index + 1 for index in passed)])
+    return max([_restarted(spoken), _served(spoken), _ran_again(spoken), *(index + 1 for index in passed)])
+
+
+def running_at(spoken: SpokenText) -> int:
+    """Return an index: after each launcher's line before it, programs went on. -1: after none."""
+    others = [index for index, each in enumerate(spoken.by) if not each.agent]
+    running = WentOn([spoken.lines[index] for index in others]).running
+    return others[running] if running >= 0 else -1
 
 
 def _restarted(spoken: SpokenText) -> int:
     """Return the index after the last start of new workers, unless only output of the old ones follows."""
     last = max((index for index, line in enumerate(spoken.lines) if _RESTART in line), default=-1)
+    return last + 1 if 0 <= last < running_at(spoken) else 0
+
+
+def _ran_again(spoken: SpokenText) -> int:
+    """Return the index after the last report of a failed job if a later job in the same log ended well, else 0."""
+    last = max(childfailed.boxes(spoken.lines), default=-1)
     if last < 0:
         return 0
-    others = [index for index, each in enumerate(spoken.by) if not each.agent]
-    place = sum(1 for index in others if index <= last)
-    lines = [spoken.lines[index] for index in others]
-    return last + 1 if WentOn(lines).after(0, place - 1, place) else 0
+    after = [index for index in range(last + 1, len(spoken.lines)) if not spoken.by[index].agent]
+    went_on = WentOn([spoken.lines[index] for index in after])
+    return last + 1 if went_on.progress >= 0 and went_on.ended_well >= 0 else 0
 
 
 def _served(spoken: SpokenText) -> int:

@@ -199,6 +199,11 @@ _FORMS: tuple[tuple[str, re.Pattern[str], _Read], ...] = (
     ("] Exit code: -", re.compile(r"^\[[\d :\-]{10,30}\] Exit code: -(?P<signal>6|7|9|11)$"), _signalled),
     ("EXIT STRING: ", re.compile(r"WITH THE EXIT STRING: [\w ]{1,60}\(signal (?P<signal>\d{1,2})\)"), _signalled),
     (
+        "died with <Signals.",  # subprocess.CalledProcessError, of a launcher whose frames are cut off
+        re.compile(r"Command .{0,4000}\bpython.{0,4000} died with <Signals\.\w{3,12}: (?P<signal>\d{1,2})>"),
+        _signalled,
+    ),
+    (
         "signaled to shutdown",
         re.compile(r"process was signaled to shutdown with signal (?P<signal>\d{1,2})\b"),
         _signalled,

@@ -88,6 +88,9 @@ def find(spoken: SpokenText) -> tuple[list[Raised], set[int]]:
             info = exception_chain.interrupted(printed.info) or printed.info
             final = not went_on.after(printed.start, printed.index, printed.end)
             found.setdefault(where, Raised(info, where, ranks, final, own))
+    children = [each for each in found.values() if exception_chain.lost_its_parent(each.info)]
+    for child in children if len(children) < len(found) else ():
+        launchers |= found.pop(child.index).lines
     said = [index for index, each in enumerate(spoken.by) if not each.agent]
     torn = any("Traceback (most recent call last)" in spoken.lines[index] for index in said if index not in taken)
     if torn or not found:
@@ -222,9 +225,12 @@ def _first_frame(lines: Sequence[str]) -> int:
 
 
 def _message(first: str, following: Sequence[str]) -> str:
-    """Return the message with its continuation lines: NCCL's and torch's state-dict errors have some."""
+    """Return the message with its continuation lines: NCCL's and torch's state-dict errors have some.
+
+    Where the first line has no message, a blank one may follow it.
+    """
     lines = [first]
-    for line in following:
+    for line in following[0 if first or not following or following[0].strip() else 1 :]:
         if not line.strip() or PLACE.search(line) or _ORPHAN.match(line) or not is_news(line):
             break
         lines.append(line)

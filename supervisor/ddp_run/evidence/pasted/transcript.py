@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import signal
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +27,7 @@ from ddp_run.evidence.pasted.raised import (
     starts_a_launcher,
 )
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
-from ddp_run.evidence.went_on import NATIVE, WentOn, form_of
+from ddp_run.evidence.went_on import NATIVE, form_of
 from ddp_run.evidence.windows import LEAVING, VERY_LAST
 from ddp_run.record.events import ExceptionInfo, LocalRank, Rank
 
@@ -54,8 +53,9 @@ def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
     spoken = SpokenText.of_logs(logs)
     everything = spoken.text(range(len(spoken.lines)))
     whole = "\n".join(spoken.lines)
-    told, over = childfailed.last_attempts(childfailed.placed(spoken.lines))
-    over.append(range(got_over.until(spoken)))
+    begin = got_over.until(spoken)
+    told, over = childfailed.last_attempts([each for each in childfailed.placed(spoken.lines) if each[0] > begin])
+    over.append(range(begin))
     spoken = spoken.given_to_launchers({index for lines in over for index in lines})
     summary = tuple(told) or _observed_at_the_end(spoken)
     exceptions, launchers = find(spoken)
@@ -99,14 +99,8 @@ def _observed_at_the_end(spoken: SpokenText) -> tuple[SummaryEntry, ...]:
         for index, line in enumerate(spoken.lines)
         for entry in (childfailed.observed(line) if "exitcode" in line else ())
     ]
-    if not found:
-        return ()
-    others = [index for index, each in enumerate(spoken.by) if not each.agent]
-    went_on = WentOn([spoken.lines[index] for index in others])
-    places = [bisect_left(others, index) for index, _entry in found]
-    return tuple(
-        entry for place, (_index, entry) in zip(places, found, strict=True) if not went_on.after(0, place - 1, place)
-    )
+    running = got_over.running_at(spoken) if found else -1
+    return tuple(entry for index, entry in found if index > running)
 
 
 def _launchers_code(spoken: SpokenText, raised: bool) -> int | None:
@@ -215,17 +209,10 @@ def _told_elsewhere(spoken: SpokenText, known: set[Rank | None]) -> list[Death]:
                 stderr=spoken.said_by(each.rank),
             )
         )
-    if not deaths and not known and ended and not _went_on(spoken, ended[-1].index):
+    if not deaths and not known and ended and ended[-1].index >= got_over.running_at(spoken):
         anybodys = spoken.text([index for index, each in enumerate(spoken.by) if not each.agent])
         deaths.append(Death(rank=None, code=ended[-1].code, stderr=anybodys))
     return deaths
-
-
-def _went_on(spoken: SpokenText, index: int) -> bool:
-    """Whether programs kept writing after the line: what ended there was a separate program."""
-    others = [k for k, each in enumerate(spoken.by) if not each.agent]
-    place = bisect_left(others, index)
-    return WentOn([spoken.lines[k] for k in others]).after(0, place, place + 1)
 
 
 def _with_own(death: Death, last: Mapping[Rank, Raised]) -> Death:

@@ -2,11 +2,11 @@
 
 A file contains `RULE`, named after the file and its page; at least one of the functions in `QUESTIONS`; `SIGNS`, if it
 searches logs for words, so that a scanner finds them in a log of any size, with the cause and advice of each, unless
-these take more than the words (`ddp_run.judge.signs`: `meaning`, `matcher`); `FRAMES`, a pattern of frames (`file
-function`) that show the operation where a traceback is cut off; and, as its docstring, the cause's page: a title line,
-then the sections "What happened", "How to recognise it" and "What to do". Each rule has a sample: a folder in
-`tests/rules/samples/` with a log (`log.txt`, or the files of a run) and `expect.toml`. `scripts/gen_docs` generates the
-page and the index.
+these take more than the words (`ddp_run.judge.signs`: `meaning`, `matcher`); and, as its docstring, the cause's page: a
+title line, then the sections "What happened", "How to recognise it" and "What to do". For pieces of logs it may have
+`SYMPTOMS`, lines that count if the piece shows nothing else, and `FRAMES`, a pattern of frames (`file function`) that
+show the operation where a traceback is cut off. Each rule has a sample: a folder in `tests/rules/samples/` with a log
+(`log.txt`, or the files of a run) and `expect.toml`. `scripts/gen_docs` generates the page and the index.
 """
 
 QUESTIONS = ("match", "match_launch", "match_stop")

@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.evidence.traceback_text import line_of
-from ddp_run.judge.signs import DATA_WORKER, Hit, Sign, ended_by, ended_itself, in_last_words, in_whole_log, like
+from ddp_run.judge.signs import DATA_WORKER, Hit, Sign, ended_by, in_last_words, in_whole_log, like
 from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -56,7 +56,9 @@ _BUS = "Bus error"
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match messages of torch and process pools about a missing worker; prefer the line with the signal."""
-    hit = ended_itself(death, SIGNS)
+    if death.killed_by_another:
+        return None
+    hit = ended_by(death, SIGNS)
     if hit is None:
         return _left_its_batch(death)
     hit = ended_by(death, _BY_SIGNAL) or _same_worker(death, hit) or hit

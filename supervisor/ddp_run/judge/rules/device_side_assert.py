@@ -38,6 +38,10 @@ RULE = Rule(
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the same data will fail the same check again"),
 )
+SYMPTOMS = (
+    Sign("], thread: [", r"[\w./\-]{1,400}\.(?:cuh?|hip):\d{1,6}: [^\n]{0,600}?block: \[[\d, ]{1,60}\], ?thread: \["),
+    Sign(": Assertion `", r"[\w./\-]{1,400}\.(?:cuh?|hip):\d{1,6}: [^\n]{0,600}?: Assertion `[^\n]{1,300}' failed"),
+)
 _KERNELS = (
     r"(?<![\w./\-+])(?P<file>[\w./\-+]+):(?P<line>\d+): (?P<kernel>[^\n]{0,600}?)"
     r"(?:block: \[[\d, ]{1,60}\], ?thread: \[[\d, ]{1,60}\]|global id: \[[\d, ]{1,60}\], ?local id:"

@@ -32,6 +32,8 @@ RULE = Rule(
     retry=Retry(helps=True, reason="a hang caused by timing, a device or the network may not happen again"),
     unlike="together",
 )
+SYMPTOMS = (Sign("issing ranks", r"(?m)^(?i:missing ranks)\b(?: ?: ?\d[\d, ]{0,400}$|:$)"),)
+"""Horovod's."""
 _DUMPED = like(r'^\s{0,8}Thread \S{1,20} \((?P<how>idle|active)\): "MainThread"')
 """py-spy's dump: nobody takes one of a job that makes progress. Waiting GPU calls keep the CPU busy."""
 _TOOK_TOO_LONG = like(r"^Timeout \(\d{1,4}:\d\d:\d\d(?:\.\d{1,6})?\)!")

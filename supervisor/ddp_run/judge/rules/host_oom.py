@@ -57,6 +57,8 @@ _REFUSED = (
 )
 _TASK = like(r"srun: error: \S+ tasks? (?P<tasks>[\d,\-]+): Out Of Memory")
 _WORKER = like(rf"{DATA_WORKER} is killed by signal: Killed")
+_PYTHON = Sign(" of binary: ", r" of binary: \S{0,400}\bpython")
+"""torch's agent, about what ran as a rank."""
 SIGNS: tuple[Sign, ...] = (*_REFUSED, _WORKER, *oom_text.SIGNS, _TASK)
 _DEVICE = re.compile(r"CUDA|cuda|HIP|XPU|out of memory on device|ibv_|NCCL|</torch_")
 _NO_HOST_HAS = 1 << 50
@@ -139,7 +141,8 @@ def _told(death: Death, attempt: Evidence, what: str = "was killed by SIGKILL") 
     """Match a message or counter that shows such a kill in the job, container or host; srun names the task."""
     task = in_whole_log(attempt, (_TASK,))
     kernel = () if attempt.spared_for_memory(death.pid) else (attempt.kernel,)
-    quote = task.quote if task is not None else oom_text.told((attempt.agent.log, *kernel))
+    of_python = attempt.logs_only and in_whole_log(attempt, (_PYTHON,)) is not None
+    quote = task.quote if task is not None else oom_text.told((attempt.agent.log, *kernel), of_python=of_python)
     if quote is None:
         return None
     sure: Confidence = "certain" if task is not None else "likely"

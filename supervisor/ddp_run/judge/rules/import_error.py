@@ -117,6 +117,8 @@ def _advice(message: str, library: re.Match[str] | None) -> tuple[str, ...]:
         return (f"ldconfig -p | grep {library['library']}   # is it installed, and on the linker's search path?",)
     missing = _MODULE.search(message)
     if missing is not None:
-        package = missing["module"].partition(".")[0]
+        package, _, part = missing["module"].partition(".")
+        if part:
+            return (f"python -c 'import {package}; print({package})'   # the project's folder, or a package?",)
         return (f"python -m pip show {package} || python -m pip install {package}",)
     return (_CHECK,)

@@ -28,6 +28,10 @@ RULE = Rule(
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same steps usually lead to the same values"),
 )
+SYMPTOMS = (
+    Sign("n", r"(?im)(?:^[^\n]{0,400}?\b(?:loss|grad(?:ient)?[_ ]?norm)\b\W{1,4}nan\b[^\n]{0,400}(?:\n|\Z)){3}"),
+)
+"""On line after line."""
 _NOT_FINITE = r"(?:nans?|infs?|infinite|infinity|non-?finite|not finite|exploded)\b"
 _OF_LOSS = rf"(?i)\bloss(?:es)?\b(?:_\w+)?[^\n]{{0,60}}?\b{_NOT_FINITE}|\b{_NOT_FINITE}[^\n]{{0,40}}?\bloss(?:es)?\b"
 _OF_GRADIENT = rf"(?i)\bgrad(?:ient)?s?\b[^\n]{{0,60}}?\b{_NOT_FINITE}|\b{_NOT_FINITE}[^\n]{{0,40}}?\bgrad(?:ient)?s?\b"
@@ -88,7 +92,8 @@ _GENERAL = (
         rf"|(?i:\b(?:detected|found|encountered)\b)[^\n]{{0,20}}? (?i:\b{_FINITE}\b)(?i: (?:or|and|values?|in)\b)"
         r"|\bNan in summary histogram\b"
         rf"|(?i:\b{_FINITE} (?:(?:or|and) {_FINITE} )?(?:persisted|loss|gradients?|grad(?:ient)? norm|tensor found"
-        rf"|detected)\b)",
+        rf"|detected|values? (?:found|detected|encountered) in"
+        r"(?! [^\n]{0,40}\b(?:columns?|features?|labels?|data|files?|rows?)\b))\b)",
         ("RuntimeError", "ValueError", "AssertionError", "Exception", "InvalidArgumentError"),
         likely=True,
     ),

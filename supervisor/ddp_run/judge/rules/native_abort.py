@@ -16,6 +16,7 @@ import re
 import signal
 
 from ddp_run.evidence.crash_text import crash_of
+from ddp_run.evidence.exception_chain import tells_of_a_program
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import LAST_WORDS
@@ -77,7 +78,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 def _raised_before(death: Death, hit: Hit | None) -> bool:
     """Whether the text shows an exception that ended the program, followed by native code's message or none at all."""
-    if death.exception is None:
+    if death.exception is None or tells_of_a_program(death.exception):
         return False
     if hit is None or hit.quote is None:
         return True

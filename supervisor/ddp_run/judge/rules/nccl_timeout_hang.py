@@ -40,6 +40,7 @@ RULE = Rule(
     unlike="together",
     end="waited",
 )
+SYMPTOMS = (Sign("WorkNCCL::checkTimeout("),)
 _WORK = (
     r"[Cc]aught collective operation timeout:(?: Work\w+\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"
     r"(?:, [^)]{0,200}?NumelIn=(?P<numel>\d+))?[^)]{0,300}?(?:Timeout\(ms\)=(?P<limit>\d{1,20}))?\)"

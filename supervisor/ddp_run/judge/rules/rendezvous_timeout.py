@@ -32,6 +32,12 @@ RULE = Rule(
     unlike="together",
 )
 FRAMES = re.compile(r"/torch/distributed/rendezvous\.py|/distributed_c10d\.py _store_based_barrier")
+SYMPTOMS = (
+    Sign(
+        "in store based barrier",
+        r"Waiting in store based barrier to [^\n]{0,200}\(world_size=\d{1,7}, \w{1,20}=\d{1,7}, ",
+    ),
+)
 _TIME = r"(?:(?P<ms>\d{1,20}) ?ms|(?P<s>\d{1,20}) ?s\w*)"
 _CONNECT = like(
     rf"he client socket has (?:timed out after {_TIME} while trying to connect to "

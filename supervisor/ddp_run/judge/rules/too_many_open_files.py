@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Sign, ended_itself, meaning
+from ddp_run.judge.signs import Sign, ended_by, meaning
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -59,7 +59,7 @@ SIGNS = meaning(
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match the kernel's refusal to open another file, or the failure of a process that should have received one."""
-    hit = ended_itself(death, SIGNS)
+    hit = None if death.killed_by_another else ended_by(death, SIGNS)
     if hit is None:
         return None
     finding = hit.finding(RULE, death)

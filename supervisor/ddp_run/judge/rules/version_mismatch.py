@@ -194,7 +194,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 def _is_meant(hit: Hit) -> bool:
     """Common words count only if they are about versions."""
-    if hit["module"]:
+    if hit["module"] or (hit["dropped"] and hit["whose"] in version_text.OF_PROJECTS_TOO):
         return _raised_in_package(hit)
     return hit["numpy"] is None or version_text.REMOVED_FROM_NUMPY.fullmatch(hit["numpy"]) is not None
 

@@ -1,5 +1,5 @@
 """The nodes of one job agree: on who is here, on an end, on one verdict. Loaded only with several nodes.
 
-To read it: `join` (which side this node is on), `agreement` (what both sides do, step by step), `hub` and `member`
-(the two sides), `other_nodes` (when an attempt ends on all nodes), `messages` and `link` (what is said, and how).
+Read `join` first: it says which side this node is on. `agreement` has what both sides do, step by step; `hub` and
+`member` are the two sides. `messages` has what is said, and `link` how.
 """

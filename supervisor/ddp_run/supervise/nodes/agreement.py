@@ -1,20 +1,22 @@
-"""What both sides of the agreement share: this node's place, the run's ears, and how one side waits for the other."""
+"""What both sides of the agreement share: this node's place, the run's ears, and how they wait for each other."""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from ddp_run.judge.of_nodes import Ends, NodeReport, agreed, alone, of_nodes, reported
+from ddp_run.judge.of_nodes import NodeReport, agreed, alone, ends_of, of_nodes, reported
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Event, EventSink, NodeRankTaken, Noted, PeerFailed, RankStarted
 from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Loop
 from ddp_run.supervise.nodes.host_time import HostClocks, Standstill, read
-from ddp_run.supervise.nodes.messages import Paused, Word, about
+from ddp_run.supervise.nodes.messages import Paused, Report, Word, about
+from ddp_run.tell.selection import last_lines
 from ddp_run.values.helper_process import HelperProcesses
 from ddp_run.values.node_fact import Fact
 
@@ -61,10 +63,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Ears:
-    """What an agreement needs of the run: its loop, its sinks, a way to say things, and whom to tell of an end."""
+    """What an agreement needs of the run."""
 
     loop: Loop
     emit: EventSink
+    events: Sequence[Event]
+    """All that the sinks got."""
     say: Callable[[str], None]
     end_ranks: Callable[[int, Event], None]
     """End the ranks of an attempt, or let its agent go if all ranks have ended. An attempt that has not begun yet is
@@ -91,8 +95,8 @@ def end_for_rank(ears: Ears, place: Place, attempt: int, taken_by: str) -> None:
 class Side(ABC):
     """This node's side: `Hub` on node 0, `Member` on every other node.
 
-    Both take these steps, in this order here and there: a node joins, or the others say that it is missing; it hears
-    its own events and the other nodes; it gives its verdict, and waits for that of all.
+    Both take three steps, and their methods stand in this order. A node joins, or the others say that it is missing.
+    It hears its own events and the other nodes. It gives its verdict, and waits for that of all.
     """
 
     def __init__(self, place: Place, ears: Ears) -> None:
@@ -123,7 +127,7 @@ class Side(ABC):
 
     @abstractmethod
     def _find_out(self) -> None:
-        """Ask what `_missing` should know."""
+        """Start to find out what `_missing` will tell."""
 
     @abstractmethod
     def _give_up(self) -> None:
@@ -171,11 +175,22 @@ class Side(ABC):
 
     # ------------------------------------------------------------------------------------ how all agree
 
+    def agree(self, verdict: Verdict, attempt: int, decide: Decide) -> tuple[Verdict, Decision]:
+        """The job's verdict on an attempt, from this node's own, and what follows.
+
+        This node's own, and no retry, if the others can't be asked, or whatever goes wrong.
+        """
+        events = self._ears.events
+        try:
+            lines = last_lines(verdict, events, Path(self._place.folder))
+            return self._agree(Report(attempt, verdict, lines, ends_of(events, attempt)), decide)
+        except Exception as error:
+            note = f"no agreement with other nodes: {type(error).__name__}: {error}"
+            return replace(verdict, notes=(*verdict.notes, note)), Decision(False, note)
+
     @abstractmethod
-    def agree(
-        self, attempt: int, verdict: Verdict, ends: Ends, last_lines: tuple[str, ...], decide: Decide
-    ) -> tuple[Verdict, Decision]:
-        """The job's verdict, and what follows. This node's own, and no retry, if the others can't be asked."""
+    def _agree(self, own: Report, decide: Decide) -> tuple[Verdict, Decision]:
+        """Give this node's own report, and wait for what all agree on."""
 
     def _wait(self, for_whom: Callable[[], str], at_most_s: float) -> None:
         """Serve the loop until `for_whom` names nobody, or `at_most_s` after the job began to end.
@@ -198,15 +213,15 @@ class Side(ABC):
         """On time.monotonic(): until when a job that ends now waits for nodes it has met but not heard from yet."""
         return min(time.monotonic() + VERDICTS_S, self._began + FIRST_WORD_S)
 
-    def _verdict_of_all(self, verdict: Verdict, ends: Ends, others: Sequence[NodeReport]) -> Verdict:
+    def _verdict_of_all(self, own: Report, others: Sequence[NodeReport]) -> Verdict:
         """One verdict from this node's own and the reports of the others, which are recorded."""
         place = self._place
         for report in others:
             self._ears.emit(reported(now(), report))
         if not others:
-            return alone(verdict)
-        own = NodeReport(place.node_rank, place.host, place.folder, verdict, here=True, ends=ends)
-        verdict = of_nodes(self._standstill.told_by([own, *others]))
+            return alone(own.verdict)
+        here = NodeReport(place.node_rank, place.host, place.folder, own.verdict, here=True, ends=own.ends)
+        verdict = of_nodes(self._standstill.told_by([here, *others]))
         if self._standstill.has_cost_nodes:  # the reports alone would name another node
             self._ears.emit(agreed(now(), verdict, place.host, place.folder))
         return verdict

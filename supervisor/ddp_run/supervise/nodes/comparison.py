@@ -1,4 +1,4 @@
-"""Node 0 compares all nodes, once, when they are here: how they differ, and whether the job must not run like that."""
+"""Node 0 compares all nodes once they are here: how they differ, and whether that must end the job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import final
 
 from ddp_run.judge import unlike_nodes
-from ddp_run.record.events import NodesCompared, Noted
+from ddp_run.record.events import Noted
 from ddp_run.record.file_names import EVENTS
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes.agreement import Ears, Place
@@ -31,19 +31,14 @@ class Comparison:
         """It was made, or isn't wanted."""
         self._complete_at: float | None = None
         """On time.monotonic(): since when all are here."""
-        self.found: tuple[NodesCompared, ...] = ()
-        """How they differ, once that is known."""
-
-    def all_are_here(self) -> None:
-        """From now on only the clocks are waited for."""
-        if self._complete_at is None:
-            self._complete_at = time.monotonic()
 
     def make_when_known(self) -> str | None:
         """Compare, if all have said what they are like. Returns why the job must not run, or None."""
-        if self._is_over or self._complete_at is None:
+        if self._is_over or len(self._others) < self._place.nodes - 1:
             return None
-        measured = all(node.is_measured for node in self._others.values())
+        if self._complete_at is None:  # from now on only the clocks are waited for
+            self._complete_at = time.monotonic()
+        measured = all(node.clock for node in self._others.values())
         if not measured and time.monotonic() - self._complete_at <= _CLOCKS_S:
             return None
         self._is_over = True
@@ -63,7 +58,6 @@ class Comparison:
         rows = unlike_nodes.compare(facts)
         found = unlike_nodes.compared(now(), rows, hosts, strict=place.strict)
         kept = keep_facts(Path(place.folder), node_table.render(rows, hosts))
-        self.found = (found,)
         self._ears.emit(found)
         if found.refused:
             return f"nodes differ in {found.breaking[0]} (--preflight strict)"

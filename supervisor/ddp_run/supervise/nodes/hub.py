@@ -1,4 +1,4 @@
-"""Node 0's side: hears all nodes, tells all to end when one fails, and says what the verdict of all is."""
+"""Node 0's side: hears all nodes, tells all to end when one fails, and forms the verdict of all."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from pathlib import Path
 from typing import final
 
 from ddp_run.judge import known_differences
-from ddp_run.judge.of_nodes import Ends, NodeReport
+from ddp_run.judge.of_nodes import NodeReport
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
-from ddp_run.record.events import AllRanksEnded, Event, NodeRankTaken, PeerFailed
+from ddp_run.record.events import AllRanksEnded, NodeRankTaken, PeerFailed
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes import messages
 from ddp_run.supervise.nodes.agreement import SOON_S, VERDICTS_S, Decide, Ears, Place, Side
 from ddp_run.supervise.nodes.comparison import Comparison
 from ddp_run.supervise.nodes.host_names import HostNames
 from ddp_run.supervise.nodes.link import Ended, Link, Opened, listen
-from ddp_run.supervise.nodes.messages import EndedWell, Failing, Join, Message, Paused, Word
+from ddp_run.supervise.nodes.messages import EndedWell, Failing, Join, Message, Paused, Report, Word
 from ddp_run.supervise.nodes.other_node import OtherNode
 from ddp_run.supervise.nodes.reach import if_this_host
-from ddp_run.supervise.nodes.rival import Rival
 from ddp_run.tell.verdict_file import keep_report
-from ddp_run.values.addresses import is_local
 from ddp_run.values.words import named_nodes, node_name
 
 _LAST_WORD_S = 2.0
@@ -56,17 +54,14 @@ class Hub(Side):
         """All ranks of this node have."""
         self._agent_was_let_go = False
         self._comparison = Comparison(place, ears, self._nodes)
-        self._word: messages.Agreed | None = None
+        self._agreed: messages.Agreed | None = None
         """What was agreed last."""
         self._listener = listen(place.address, place.port)
         ears.loop.watch(self._listener.fileno(), self._accept)
-        self._rival = None if is_local(place.address) else Rival(place, ears)
         self._look()
 
     def close(self) -> None:
         """Node 0 leaves."""
-        if self._rival is not None:
-            self._rival.close()
         self._hosts.close()
         self._ears.loop.cancel_timer(self._look)
         self._ears.loop.unwatch(self._listener.fileno())
@@ -88,36 +83,34 @@ class Hub(Side):
         place = self._place
         if join.nodes != place.nodes or not 0 <= join.node_rank < place.nodes:
             link.close()
-            return
-        if join.node_rank == place.node_rank:
-            if (join.host, join.folder) != (place.host, place.folder):
-                self._on_second(link, join, place.host)
-            else:  # this node itself, through its external address
-                link.send(messages.Joined(place.host))
-            return
-        node = self._nodes.setdefault(join.node_rank, OtherNode(join, link))
-        if (node.join.host, node.join.folder) != (join.host, join.folder):  # another ddp-run says that it is this node
-            if node.link.is_open and time.monotonic() - node.link.heard_at < _ALIVE_S:
+        elif join.node_rank > 0:
+            node = self._nodes.setdefault(join.node_rank, OtherNode(join, link))
+            if (node.join.host, node.join.folder) == (join.host, join.folder):
+                self._has_joined(node, link, join.attempt)
+            elif node.link.is_open and time.monotonic() - node.link.heard_at < _ALIVE_S:
                 self._on_second(link, join, node.join.host)
             else:  # it may replace one that is gone
                 link.close()
-            return
+        elif (join.host, join.folder) == (place.host, place.folder):  # this node itself, through its external address
+            link.send(messages.Joined(place.host))
+        else:
+            self._on_second(link, join, place.host)
+
+    def _has_joined(self, node: OtherNode, link: Link, attempt: int) -> None:
+        """The node is here, or here again on another connection: tell it what it has missed of this attempt."""
         if node.link is not link:
             node.link.close()
             self._links.pop(node.link, None)
             node.link, node.closed_at = link, None
         self._links[link] = node
-        link.send(messages.Joined(place.host))
+        link.send(messages.Joined(self._place.host))
         node.ping(self._pings)
-        if self._word is not None and self._word.attempt == join.attempt:
-            node.tell(self._word)
+        if self._agreed is not None and self._agreed.attempt == attempt:
+            node.tell(self._agreed)
         if self._all_well:
             link.send(EndedWell(self._attempt))
         if self._is_ending:
-            link.send(messages.End(self._attempt, place.node_rank, place.host, "the job is ending"))
-        elif not self._absent:
-            self._comparison.all_are_here()
-            self._compare_when_known()
+            link.send(messages.End(self._attempt, self._place.node_rank, self._place.host, "the job is ending"))
 
     def _on_second(self, link: Link, join: Join, taken_by: str) -> None:
         """The newcomer can't stay. If nodes are missing, it is one of them, so this job can't start."""
@@ -160,12 +153,6 @@ class Hub(Side):
 
     # --------------------------------------------------------------------------------------- who hears whom
 
-    def hear(self, event: Event) -> None:
-        """A sink: the first event that means a failure here ends the ranks everywhere."""
-        super().hear(event)
-        if self._rival is not None:
-            self._rival.hear(event)
-
     def _tell(self, word: Word) -> None:
         match word:
             case Paused():
@@ -202,7 +189,7 @@ class Hub(Side):
             case EndedWell(attempt) if attempt == self._attempt:
                 node.ended_well = True
                 self._let_agents_go()
-            case messages.Report(attempt=attempt) if attempt == self._attempt:
+            case Report(attempt=attempt) if attempt == self._attempt:
                 node.report = message
                 self._let_agents_go()
             case _:
@@ -269,23 +256,21 @@ class Hub(Side):
             self._agent_was_let_go = True
             self._ears.end_ranks(self._attempt, AllRanksEnded(now(), not self._is_ending))
 
-    def agree(
-        self, attempt: int, verdict: Verdict, ends: Ends, _last_lines: tuple[str, ...], decide: Decide
-    ) -> tuple[Verdict, Decision]:
+    def _agree(self, own: Report, decide: Decide) -> tuple[Verdict, Decision]:
         """The verdict of all that have joined; they have the grace, and a few seconds, to give theirs."""
         place = self._place
-        if verdict.outcome != "succeeded":
-            self._end_all(place.node_rank, place.host, verdict.title or "failed")
+        if own.verdict.outcome != "succeeded":
+            self._end_all(place.node_rank, place.host, own.verdict.title or "failed")
         absent_until = self._first_words_until() if self._started and self._is_ending else 0.0
         self._wait(lambda: self._without_verdict(absent_until), place.grace_s + VERDICTS_S)
         others = self._reports()
-        verdict = known_differences.noted(self._verdict_of_all(verdict, ends, others), self._comparison.found)
+        verdict = known_differences.noted(self._verdict_of_all(own, others), self._ears.events)
         decision = self._possible(decide(verdict), others)
         # this node keeps the whole list of a thousand ranks that followed; sent a thousand times, it is 100 MB
         short = replace(verdict, collateral=verdict.collateral[:_MOST_FOLLOWERS])
-        self._word = messages.Agreed(attempt, short, decision, place.host, place.folder)
+        self._agreed = messages.Agreed(own.attempt, short, decision, place.host, place.folder)
         for node in self._nodes.values():
-            node.tell(self._word)
+            node.tell(self._agreed)
         for report in others:
             said = self._nodes[report.node_rank].report if report.verdict is not None else None
             keep_report(Path(place.folder), report, said.last_lines if said is not None else ())

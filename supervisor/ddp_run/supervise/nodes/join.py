@@ -2,94 +2,75 @@
 
 from __future__ import annotations
 
-import errno
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import final
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
 
-from ddp_run.judge.of_nodes import ends_of
-from ddp_run.judge.retry import Decision
-from ddp_run.judge.verdict import Verdict
 from ddp_run.plan import net, node_facts
-from ddp_run.plan.launch_plan import LaunchPlan
 from ddp_run.record.events import Event, Noted
-from ddp_run.record.journal import Journal, now
-from ddp_run.record.run_folder import RunFolder
+from ddp_run.record.journal import now
 from ddp_run.settings import schedulers
 from ddp_run.settings.options import Options
-from ddp_run.supervise.nodes.agreement import Decide, Ears, Place
+from ddp_run.supervise.nodes.agreement import Ears, Place, Side
 from ddp_run.supervise.nodes.hub import Hub
 from ddp_run.supervise.nodes.member import Member
 from ddp_run.supervise.nodes.rival import Rival
-from ddp_run.tell.selection import last_lines
+from ddp_run.values.addresses import is_local
 from ddp_run.values.node_fact import Fact
+
+if TYPE_CHECKING:
+    from ddp_run.supervise.run import Run
 
 _RESOLVE_S = 5.0
 _SECRET = "DDP_RUN_SECRET"  # noqa: S105  # the name of a variable
 
 
-@final
-@dataclass(slots=True)
-class JobSide:
-    """The agreement as a run uses it: whatever goes wrong there, this node's own verdict stays."""
-
-    side: Hub | Member | Rival
-    folder: RunFolder
-    journal: Journal
-
-    @classmethod
-    def join(
-        cls, plan: LaunchPlan, environ: Mapping[str, str], folder: RunFolder, journal: Journal, ears: Ears
-    ) -> JobSide | None:
-        """Meet the others; None if this node judges alone, which is noted."""
-        options = plan.options
-        if not options.has_fixed_nodes or options.master is None:
-            return None
-        try:
-            joined = cls(side(_place(plan, options.master, environ, folder, ears), ears), folder, journal)
-        except Exception as error:
-            why = error if isinstance(error, OSError | net.Unresolvable) else f"{type(error).__name__}: {error}"
-            ears.emit(Noted(now(), f"each node judges for itself: {why}"))
-            return None
-        if not environ.get(_SECRET):
-            ears.emit(Noted(now(), f"messages between nodes are not authenticated: {_SECRET} is not set"))
-        return joined
-
-    def hear(self, event: Event) -> None:
-        """A sink of events."""
-        self.side.hear(event)
-
-    def agree(self, verdict: Verdict, attempt: int, decide: Decide) -> tuple[Verdict, Decision]:
-        """The verdict of all nodes on an attempt, from this node's own, and what follows."""
-        events = self.journal.events
-        try:
-            lines = last_lines(verdict, events, self.folder.path)
-            return self.side.agree(attempt, verdict, ends_of(events, attempt), lines, decide)
-        except Exception as error:
-            note = f"no agreement with other nodes: {type(error).__name__}: {error}"
-            return replace(verdict, notes=(*verdict.notes, note)), Decision(False, note)
-
-    def where(self) -> tuple[str, str] | None:
-        """Host and folder of the whole verdict if it is on another node."""
-        return self.side.where()
-
-    def close(self) -> None:
-        """This node leaves."""
-        self.side.close()
-
-
-def side(place: Place, ears: Ears) -> Hub | Member | Rival:
-    """This node's side, by its rank. Raises OSError if node 0 can't listen, unless another node 0 may be the reason."""
-    if place.node_rank > 0:
-        return Member(place, ears)
+def join(run: Run, end_ranks: Callable[[int, Event], None]) -> Side | None:
+    """Meet the other nodes, until the run ends; `end_ranks` as in `Ears`. None if this node judges alone."""
+    options = run.plan.options
+    if not options.has_fixed_nodes or options.master is None:
+        return None
+    ears = Ears(
+        loop=run.loop,
+        emit=run.emit,
+        events=run.journal.events,
+        say=partial(run.output.say, level="warning"),
+        end_ranks=end_ranks,
+        serve=run.serve,
+        stops=lambda: run.stops,
+        helpers=run.helpers,
+    )
     try:
-        return Hub(place, ears)
+        side, rival = meet(_place(run, options.master, ears), ears)
+    except Exception as error:
+        has_words = isinstance(error, OSError | net.Unresolvable)
+        ears.emit(_alone(error if has_words else f"{type(error).__name__}: {error}"))
+        return None
+    for each in (side, rival):
+        if each is not None:
+            run.stack.callback(each.close)
+            run.sinks.append(each.hear)
+    if side is not None and not run.environ.get(_SECRET):
+        ears.emit(Noted(now(), f"messages between nodes are not authenticated: {_SECRET} is not set"))
+    return side
+
+
+def meet(place: Place, ears: Ears) -> tuple[Side | None, Rival | None]:
+    """This node's side, and what looks for another node 0. A node 0 that can't listen has no side, which is noted."""
+    if place.node_rank > 0:
+        return Member(place, ears), None
+    hub = None
+    try:
+        hub = Hub(place, ears)
     except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        ears.emit(Noted(now(), f"each node judges for itself: {error}"))
-        return Rival(place, ears)
+        ears.emit(_alone(error))
+    is_master = hub is not None and is_local(place.address)
+    return hub, None if is_master else Rival(place, ears)
+
+
+def _alone(why: object) -> Noted:
+    return Noted(now(), f"each node judges for itself: {why}")
 
 
 def job_key(environ: Mapping[str, str], job: str) -> bytes:
@@ -97,17 +78,15 @@ def job_key(environ: Mapping[str, str], job: str) -> bytes:
     return f"{environ.get(_SECRET, '')}\n{job}".encode()
 
 
-def _place(
-    plan: LaunchPlan, master: tuple[str, int | None], environ: Mapping[str, str], folder: RunFolder, ears: Ears
-) -> Place:
+def _place(run: Run, master: tuple[str, int | None], ears: Ears) -> Place:
     """Raises OSError or Unresolvable if node 0 has no address."""
-    options, (host, port) = plan.options, master
-    address = plan.master or net.resolve(host, 0, _RESOLVE_S, several_nodes=True).ip
+    options, environ, (host, port) = run.plan.options, run.environ, master
+    address = run.plan.master or net.resolve(host, 0, _RESOLVE_S, several_nodes=True).ip
     return Place(
         node_rank=options.node_rank,
         nodes=options.max_nodes,
         host=socket.gethostname(),
-        folder=str(folder.path),
+        folder=str(run.folder.path),
         address=address,
         port=options.control_port or _beside(port or 0),
         job_key=job_key(environ, f"{port} {options.max_nodes}"),

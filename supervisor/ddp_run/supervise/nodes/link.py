@@ -1,15 +1,14 @@
 """One connection between two nodes: lines of JSON with an HMAC, over TCP, without ever waiting.
 
-The server speaks first, with a random text; the client answers with another one, and from then on every line is sealed
-by a key made of both and the job's own. A peer without that key, a web server on the port, or a line that is too long
-ends the connection.
+The server speaks first, with a random text, and the client answers with another one. From then on every line is sealed
+by a key made of both and the job's own. A line that is too long, or sealed with another key, ends the connection. So
+does any other program on the port.
 """
 
 from __future__ import annotations
 
 import errno
 import json
-import os
 import secrets
 import socket
 import struct
@@ -41,8 +40,6 @@ class Opened:
 @frozen
 class Ended:
     """The connection has failed, or the other side has ended it: the last thing that is heard of it."""
-
-    why: str
 
 
 Hear = Callable[["Link", Message | Opened | Ended], None]
@@ -104,9 +101,9 @@ class Link:
 
     @property
     def reach(self) -> Reach:
-        """How far a connection that was dialled has come; a server that is ddp-run greets at once."""
+        """How far a connection came that was dialled and isn't open. A server that is ddp-run greets at once."""
         if self._seals is not None:
-            return Reach.HUNG_UP if self._closed else Reach.NODE_0
+            return Reach.HUNG_UP
         if self._closed:
             return of_errno(self._failed)
         return Reach.SILENT if self.peer is None else Reach.STRANGER
@@ -141,10 +138,12 @@ class Link:
             self._loop.unwatch(self._socket.fileno())
             self._socket.close()
 
-    def fail(self, code: int) -> None:
-        """It can't go on, for this errno."""
-        self._failed = code
-        self._end(os.strerror(code).lower())
+    def fail(self, code: int = 0) -> None:
+        """It can't go on, for this errno. 0: the other side closed it, or said something that isn't of this job."""
+        if not self._closed:
+            self._failed = code
+            self.close()
+            self._hear(self, Ended())
 
     # ------------------------------------------------------------------------------------ bytes
 
@@ -169,8 +168,8 @@ class Link:
     def _read(self) -> None:
         try:
             self._take_in()
-        except Exception as error:  # whatever another node sends must not end this node's job
-            self._end(f"{type(error).__name__}: {error}")
+        except Exception:  # whatever another node sends must not end this node's job
+            self.fail()
 
     def _take_in(self) -> None:
         failed: int | None = None
@@ -185,29 +184,19 @@ class Link:
                 self._incoming += got
                 failed = None if got else 0
         self._take_lines()
-        if self._closed or failed is None:
-            return
-        if failed:
+        if failed is not None:
             self.fail(failed)
-        else:
-            self._end("closed the connection")
 
     def _take_lines(self) -> None:
         while not self._closed and b"\n" in self._incoming:
             line, _end, self._incoming = self._incoming.partition(b"\n")
             self.heard_at = time.monotonic()
-            try:
-                if self._seals is None:
-                    self._greeted(line)
-                    continue
-                message = decode(self._seals[1].open(line))
-            except ValueError as error:
-                self._end(f"sent something that is not a message of this job: {error}")
-                return
-            if message is not None:
+            if self._seals is None:
+                self._greeted(line)
+            elif (message := decode(self._seals[1].open(line))) is not None:
                 self._hear(self, message)
         if len(self._incoming) > (LONGEST_LINE if self._seals is not None else _LONGEST_GREETING):
-            self._end("sent a line that is too long")
+            raise ValueError("the line is too long")
 
     def _greeted(self, line: bytes) -> None:
         given = json.loads(line[:_LONGEST_GREETING])
@@ -221,8 +210,3 @@ class Link:
             self._write(json.dumps({"nonce": self._mine}).encode() + b"\n")
         self._seals = (to_client, to_server) if self._is_server else (to_server, to_client)
         self._hear(self, Opened())
-
-    def _end(self, why: str) -> None:
-        if not self._closed:
-            self.close()
-            self._hear(self, Ended(why))

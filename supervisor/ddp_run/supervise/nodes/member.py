@@ -1,11 +1,12 @@
-"""The side of every other node: joins node 0, says how its attempt goes, and takes the verdict of all from there."""
+"""The side of every other node: joins node 0, says how its attempt goes, and gets the verdict of all."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import final
 
-from ddp_run.judge.of_nodes import Ends, NodeReport, agreed, alone
+from ddp_run.judge.of_nodes import NodeReport, agreed, alone
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.plan import net
@@ -23,7 +24,7 @@ from ddp_run.supervise.nodes.agreement import (
     end_for_rank,
 )
 from ddp_run.supervise.nodes.link import Ended, Link, Opened, dial
-from ddp_run.supervise.nodes.messages import EndedWell, Failing, Message, Paused, Word
+from ddp_run.supervise.nodes.messages import EndedWell, Failing, Message, Paused, Report, Word
 from ddp_run.supervise.nodes.reach import Reach, command, if_this_host, in_words, silence
 from ddp_run.values.words import node_name
 
@@ -52,7 +53,7 @@ class Member(Side):
         self._noted = False
         self._said: list[Message] = []
         """What node 0 must know of this attempt, on each connection."""
-        self._word: messages.Agreed | None = None
+        self._agreed: messages.Agreed | None = None
         """What node 0 said last."""
         self._lost: str | None = None
         self._look()
@@ -167,7 +168,7 @@ class Member(Side):
                 self._all_well = True
                 self._ears.end_ranks(attempt, AllRanksEnded(now()))
             case messages.Agreed(attempt=attempt) if attempt == self._attempt:
-                self._word = message
+                self._agreed = message
                 if message.decision.retry:
                     self._begin_next()
                 else:
@@ -217,34 +218,32 @@ class Member(Side):
     # ------------------------------------------------------------------------------ how an attempt's end is agreed
 
     def _end_ranks(self, node_rank: int, host: str, said: str) -> None:
-        if not self._is_ending and node_rank != self._place.node_rank:
+        if not self._is_ending:
             self._is_ending = True
             self._ears.end_ranks(self._attempt, PeerFailed(now(), node_rank, host, said))
 
-    def agree(
-        self, attempt: int, verdict: Verdict, ends: Ends, last_lines: tuple[str, ...], _decide: Decide
-    ) -> tuple[Verdict, Decision]:
+    def _agree(self, own: Report, _decide: Decide) -> tuple[Verdict, Decision]:
         """Node 0's word; without it this node's own verdict, and that node 0 was lost if nothing failed here."""
-        until = self._first_words_until()
+        attempt, verdict, until = own.attempt, own.verdict, self._first_words_until()
 
-        def without_word() -> str:
+        def not_told() -> str:
             # node 0 may still speak if all nodes' ranks have met, and its port refuses nobody
             may_speak = self._started and self._reach is not Reach.REFUSED and time.monotonic() < until
             is_there = self._lost is None and (self._heard_at is not None or may_speak)
-            return "node 0" if is_there and (self._word is None or self._word.attempt < attempt) else ""
+            return "node 0" if is_there and (self._agreed is None or self._agreed.attempt < attempt) else ""
 
-        self._say(messages.Report(attempt, verdict.without_secrets(), last_lines, ends))
-        self._wait(without_word, self._place.grace_s + 2 * VERDICTS_S)
-        if self._word is not None and self._word.attempt == attempt:
-            word = self._word
-            self._ears.emit(agreed(now(), word.verdict, word.host, word.folder))
-            return word.verdict, word.decision
+        self._say(replace(own, verdict=verdict.without_secrets()))
+        self._wait(not_told, self._place.grace_s + 2 * VERDICTS_S)
+        if self._agreed is not None and self._agreed.attempt == attempt:
+            told = self._agreed
+            self._ears.emit(agreed(now(), told.verdict, told.host, told.folder))
+            return told.verdict, told.decision
         if self._lost is None:
             refused = verdict.retry.reason if verdict.outcome == "refused" and verdict.retry is not None else None
-            reason = refused or "no word from node 0, and one node cannot retry alone"
+            reason = refused or "no verdict from node 0, and one node cannot retry alone"
             return alone(verdict), Decision(False, reason)
         gone = NodeReport(0, self._host_of_0, "", None, self._lost)
-        verdict = self._verdict_of_all(verdict, ends, [gone])
+        verdict = self._verdict_of_all(own, [gone])
         return verdict, Decision(False, f"{node_name(0, self._host_of_0)} cannot take part in another attempt")
 
     def _begin_next(self) -> None:
@@ -254,8 +253,8 @@ class Member(Side):
     @property
     def _is_over(self) -> bool:
         """Node 0 has said how the job ends."""
-        return self._word is not None and not self._word.decision.retry
+        return self._agreed is not None and not self._agreed.decision.retry
 
     def where(self) -> tuple[str, str] | None:
         """Where node 0 keeps the whole verdict."""
-        return (self._word.host, self._word.folder) if self._is_over and self._word is not None else None
+        return (self._agreed.host, self._agreed.folder) if self._is_over and self._agreed is not None else None

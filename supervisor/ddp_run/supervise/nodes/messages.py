@@ -1,7 +1,7 @@
-"""What the nodes of a job say to each other, when, and which of a node's events they say it for. Pure.
+"""What the nodes of a job say to each other, how often, and for which of their events. Pure.
 
-Typed values, JSON on the wire. `attempt` is the attempt that a message is about: the one that runs, or the next one if
-something ends the job before that begins.
+Typed values, JSON on the wire. `attempt` is the attempt that a message is about. It is the one that runs, or the next
+one if something ends the job before that begins.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ DEAD_S = 2.0
 """If a connection was closed without a word and isn't replaced within this time, its ddp-run has ended."""
 LOST_S = 13.0
 """A node that is silent for this long is lost. One more beat may come through a network that is cut one way, so it is
-named within 14 s. A network that is cut for 10 s harms nothing: a node that hears nothing dials again, once a second,
-as TCP alone would wait longer and longer. The rest is for the beat before the cut, the dialling after it, and a busy
-host."""
+named within 14 s. A network that is cut for 10 s harms nothing: a node that hears nothing dials again once a second.
+TCP alone would wait longer and longer. The rest is for the beat before the cut, the dialling after it, and a busy host.
+"""
 
 
 @frozen
@@ -61,14 +61,14 @@ class Join:
 
 @frozen
 class Joined:
-    """Node 0's answer to `Join`: its own host. Older versions of ddp-run don't send it."""
+    """Node 0's answer to `Join`: its own host."""
 
-    host: str = ""
+    host: str
 
 
 @frozen
 class RankTaken:
-    """Node 0's other answer to `Join`: this host has that node rank. Older versions of ddp-run only hang up."""
+    """Node 0's other answer to `Join`: this host has that node rank."""
 
     host: str
 
@@ -86,7 +86,7 @@ class Pong:
 
     number: int
     at: int
-    wall: int | None = None
+    wall: int
 
 
 @frozen
@@ -99,7 +99,7 @@ class Failing:
 
 @frozen
 class EndedWell:
-    """All ranks have ended well: the node's own if a node says so, those of all nodes if node 0 does."""
+    """All ranks have ended well: those of the node that says so, or of all nodes if node 0 does."""
 
     attempt: int
 
@@ -192,9 +192,9 @@ def encode(message: Message) -> dict[str, Any]:
 
 
 def decode(given: Mapping[str, Any]) -> Message | None:
-    """The message; None for a kind that this version doesn't know, and if node 0's host name is not a host name.
+    """The message. None for a kind that this version doesn't know, and for an answer to `Join` without a host name.
 
-    Raises ValueError if a field is wrong.
+    Raises ValueError if another field is wrong.
     """
     kind = _KINDS.get(typed_fields.text(given.get("message")))
     message: Message | None = None if kind is None else typed_fields.read(kind, given)

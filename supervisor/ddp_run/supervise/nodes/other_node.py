@@ -34,12 +34,12 @@ class OtherNode:
     """Number and time (ns) of the last ping."""
     _offset_ns: int = 0
     _error_ns: int = _UNKNOWN_NS
-    _wall_offset_ns: int | None = None
-    """Its wall clock minus ours, known to `_error_ns` when it was measured."""
+    _wall_offset_ns: int = 0
+    """Its wall clock minus ours, known to `_error_ns`."""
 
     @property
     def is_through(self) -> bool:
-        """It has nothing left of the attempt, or is lost."""
+        """It has reported on the attempt, or is lost."""
         return self.report is not None or self.lost is not None
 
     def begin_next(self) -> None:
@@ -59,18 +59,22 @@ class OtherNode:
 
     def told(self, *, first: bool) -> NodeReport:
         """What is known of its attempt. `first`: it was the first that failed."""
-        verdict = self.report.verdict if self.report is not None else None
-        lost = None if verdict is not None else self.lost or "gave no verdict in time"
+        report = self.report
         return NodeReport(
-            *(self.join.node_rank, self.join.host, self.join.folder, verdict, lost),
-            *(self._offset_ns, min(self._error_ns, _MOST_ERROR_NS)),
-            ends=self.report.ends if self.report is not None else Ends(),
+            node_rank=self.join.node_rank,
+            host=self.join.host,
+            folder=self.join.folder,
+            verdict=report.verdict if report is not None else None,
+            lost=self.lost or "gave no verdict in time" if report is None else None,
+            offset_ns=self._offset_ns,
+            error_ns=min(self._error_ns, _MOST_ERROR_NS),
+            ends=report.ends if report is not None else Ends(),
             first=first,
         )
 
-    def tell(self, word: Agreed) -> None:
+    def tell(self, agreed: Agreed) -> None:
         """Send what was agreed, with the verdict's time on this node's own clock."""
-        self.link.send(replace(word, verdict=by_clock_of(word.verdict, self._offset_ns)))
+        self.link.send(replace(agreed, verdict=by_clock_of(agreed.verdict, self._offset_ns)))
 
     # ------------------------------------------------------------------------------- its clock
 
@@ -81,18 +85,14 @@ class OtherNode:
 
     def measure(self, pong: Pong) -> None:
         """Its clock minus ours, by the quickest answer so far: half the round trip is the error (RFC 5905, 8)."""
+        wall, received = time.time_ns(), time.monotonic_ns()  # the wall clock first: `half` bounds its error too
         number, sent = self._pinged
-        half = (time.monotonic_ns() - sent) // 2
+        half = (received - sent) // 2
         if pong.number == number and half < self._error_ns:
             self._offset_ns, self._error_ns = pong.at - (sent + half), half
-            self._wall_offset_ns = None if pong.wall is None else pong.wall - (time.time_ns() - half)
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether its clock was measured."""
-        return self._error_ns < _UNKNOWN_NS
+            self._wall_offset_ns = pong.wall - (wall - half)
 
     @property
     def clock(self) -> tuple[Fact, ...]:
-        """Its wall clock, as a fact to compare."""
-        return () if self._wall_offset_ns is None else unlike_nodes.clock(self._wall_offset_ns, self._error_ns)
+        """Its wall clock, as a fact to compare; none until it is known well enough."""
+        return unlike_nodes.clock(self._wall_offset_ns, self._error_ns)

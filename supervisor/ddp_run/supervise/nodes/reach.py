@@ -8,15 +8,14 @@ from ipaddress import ip_address
 
 
 class Reach(StrEnum):
-    """How far a connection to a port has come."""
+    """How far a connection to a port has come that is not open."""
 
     SILENT = "no answer"
     REFUSED = "connection refused"
     NO_ROUTE = "no route to host"
     STRANGER = "a program answers, but does not greet as ddp-run does"
-    NODE_0 = "ddp-run answers"
     HUNG_UP = "node 0 closed the connection"
-    FAILED = "cannot be dialled"
+    FAILED = "cannot connect"
 
 
 _OF_ERRNO = {

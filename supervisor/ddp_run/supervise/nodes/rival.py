@@ -1,4 +1,4 @@
-"""Another node 0 at the master's address: for a node 0 that doesn't have that address, or not the port there.
+"""Another node 0 at the master's address. A node 0 without that address, or without the port there, looks for it.
 
 Behind address translation a host rightly doesn't have it, and any program may hold a port. So node 0 asks the
 program that answers there. Only a ddp-run of the same job counts, if it says that it is node 0.
@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from typing import final
 
-from ddp_run.judge import retry
-from ddp_run.judge.of_nodes import Ends, alone
-from ddp_run.judge.retry import Decision
-from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Event, RankStarted
-from ddp_run.supervise.nodes.agreement import Decide, Ears, Place, end_for_rank
+from ddp_run.supervise.nodes.agreement import Ears, Place, end_for_rank
 from ddp_run.supervise.nodes.link import Ended, Link, Opened, dial
 from ddp_run.supervise.nodes.messages import REDIAL_S, Join, Message, RankTaken
 
 
 @final
 class Rival:
-    """Asks until it has an answer, or until ranks have started. In place of a side: this node judges for itself."""
+    """Asks until it has an answer, or until ranks have started."""
 
     def __init__(self, place: Place, ears: Ears) -> None:
         self._place, self._ears = place, ears
@@ -31,16 +27,6 @@ class Rival:
         """A sink: when ranks start, the nodes have met."""
         if isinstance(event, RankStarted):
             self.close()
-
-    def agree(
-        self, _attempt: int, verdict: Verdict, _ends: Ends, _last_lines: tuple[str, ...], decide: Decide
-    ) -> tuple[Verdict, Decision]:
-        """This node's own verdict, and no other attempt."""
-        decision = decide(verdict)
-        return alone(verdict), retry.ALONE if decision.retry else decision
-
-    def where(self) -> None:
-        """The whole verdict is here."""
 
     def close(self) -> None:
         """Stop asking."""

@@ -1,0 +1,75 @@
+"""Pieces of logs that show one canonical line of a failure and nothing else are answered as likely."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddp_run import explain
+
+KERNEL = "../aten/src/ATen/native/cuda/Loss.cu:250: nll_loss_forward: block: [0,0,0], thread: [{0},0,0] Assert"
+LOSS = "iter {0} | loss {1:.2f} | grad norm: {2} | lr 0.0001\n"
+NANS = "".join(LOSS.format(step, 2.3, "nan") for step in range(100, 104))
+HEALED = "".join(LOSS.format(step, 2.2 - step / 1000, f"1.{step}") for step in range(104, 124))
+SIZES = (
+    "\tsize mismatch for head.weight: copying a param with shape torch.Size([1000, 768]) from checkpoint, "
+    "the shape in current model is torch.Size([10, 768]).\n"
+)
+BARRIER = (
+    "INFO:torch.distributed.distributed_c10d:Waiting in store based barrier to initialize process group for rank: 0, "
+    "key: store_based_barrier_key:1 (world_size=2, worker_count=1, timeout=0:30:00)\n"
+)
+CHECK = "frame #1: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(std::optional<long>) + 0x1f2 (0x7f12 in a.so)\n"
+CHILD = "subprocess.CalledProcessError: Command '['python', '-u', 'train.py']' died with <Signals.{0}>.\n"
+BOX = "  rank      : 3 (local_rank: 3)\n  exitcode  : -9 (pid: 4242)\n  error_file: <N/A>\n"
+WRAPPED = "failed (exitcode: -9)\nlocal_rank: 3\n(pid: 4242) of\nbinary: python\n"
+PADDLES = "ResourceExhaustedError: \n\nOut of memory error on GPU 0. Cannot allocate 2.0GB memory on GPU 0\n"
+PADDLES_NCCL = "ExternalError: NCCL error(5), invalid usage. \n  [Hint: 'ncclInvalidUsage'.] (at nccl.cc:78)\n"
+FRAMES = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in <module>\n    check(x)\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        pytest.param(f"{KERNEL.format(3)}ion `t < n_classes` failed.\n", "device-side-assert", id="a kernel's check"),
+        pytest.param(f"step 9 {KERNEL.format(3)}{KERNEL.format(4)}\n", "device-side-assert", id="two kernels' at once"),
+        pytest.param("ops.cu:88: gather(int): Assertion `i < n' failed.\n", "device-side-assert", id="an own kernel's"),
+        pytest.param(SIZES * 2, "checkpoint-mismatch", id="sizes"),
+        pytest.param(NANS, "nan-divergence", id="nan on every line"),
+        pytest.param(CHECK, "nccl-timeout-hang", id="a frame of the watchdog"),
+        pytest.param(CHILD.format("SIGSEGV: 11"), "segfault", id="a child's SIGSEGV"),
+        pytest.param(CHILD.format("SIGABRT: 6"), "native-abort", id="a child's SIGABRT"),
+        pytest.param("Stalled ranks:\n0: [allreduce.1]\nmissing ranks: 1, 3\n", "hang", id="Horovod's"),
+        pytest.param(BARRIER * 2, "rendezvous-timeout", id="waiting for the others"),
+        pytest.param("[0] misc/ibvwrap.cc:123 NCCL WARN Call to ibv_create_cq failed\n", "nccl-network", id="verbs"),
+        pytest.param(PADDLES, "cuda-oom", id="Paddle's memory"),
+        pytest.param(PADDLES_NCCL, "nccl-init", id="Paddle's NCCL"),
+        pytest.param(f"{FRAMES}ValueError: NaN values found in decoder output\n", "nan-divergence", id="values"),
+    ],
+)
+def test_cause(text: str, cause: str) -> None:
+    found = explain(text)
+    assert (found.cause, found.outcome) == (cause, found.outcome), found.title
+    assert found.confidence != "unknown"
+
+
+@pytest.mark.parametrize("text", [BOX, WRAPPED])
+def test_a_box_in_any_layout_shows_the_end(text: str) -> None:
+    found = explain(text)
+    assert (found.outcome, found.exit_code, found.cause) == ("failed", 137, "unknown")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(NANS + HEALED, id="steps after it"),
+        pytest.param(LOSS.format(1, 2.3, "inf") + LOSS.format(2, 2.2, "1.1"), id="a scaled gradient that was skipped"),
+        pytest.param(BARRIER + HEALED, id="the others came"),
+        pytest.param(SIZES + HEALED, id="sizes that were let pass"),
+    ],
+)
+def test_what_went_on_has_no_cause(text: str) -> None:
+    assert explain(text).cause is None
+
+
+def test_missing_values_of_a_table_are_no_divergence() -> None:
+    assert explain(f"{FRAMES}ValueError: NaN values found in column 'age'\n").cause == "python-exception"
