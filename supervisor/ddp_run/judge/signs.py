@@ -26,7 +26,7 @@ from ddp_run.record.events import ExceptionInfo
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """Signals caused by the process itself. Any other signal may have come long after a line."""
 _NCCL_ERRORS = ("NCCL error", "NCCL Error", "ncclUnhandledCudaError", "ncclSystemError", "ncclInternalError")
-URL = r"(?P<url>https?://(?:[^/@\s]{1,200}@)?(?P<host>[^\s/:'\"?<>]{1,255})(?::(?P<port>\d{1,5}))?[^\s'\"?<>]*)"
+URL = r"(?P<url>https?://(?:[^/@\s]{1,200}@)?(?P<host>[^\s/:'\"?<>]{1,255})(?::(?P<port>\d{1,5}))?[^\s'\"?<>]*+)"
 """A URL up to its query; groups `url`, `host` and `port`."""
 QUOTED_PATH = r"(?P<quote>['\"])(?P<path>.{1,1000}?)(?P=quote)"
 """A path in Python's repr form; groups `quote` and `path`."""

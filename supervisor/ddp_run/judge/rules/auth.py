@@ -37,7 +37,7 @@ FRAMES = re.compile(
 )
 _URL = (
     r"(?P<url>https?://(?:[^/@\s]{1,200}@)?(?P<host>[^\s/:'\"?<>]{1,255})(?::\d{1,5})?"
-    r"(?:/(?:api/(?:models|datasets|spaces)/|datasets/)?(?P<repository>[\w.\-]{1,100}/[\w.\-]{0,99}[\w\-]))?[^\s'\"?<>]*)"
+    r"(?:/(?:api/(?:models|datasets|spaces)/|datasets/)?(?P<repository>[\w.\-]{1,100}/[\w.\-]{0,99}[\w\-]))?[^\s'\"?<>]*+)"
 )
 """Group `repository`: `owner/name`, if it is the Hub's."""
 _NOT_FOUND, _HIDDEN = "{who} could not find ", " on the Hub: it is private, or the name is misspelled"
