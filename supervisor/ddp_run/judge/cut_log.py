@@ -127,7 +127,7 @@ def _shortened(logs: Sequence[Log]) -> Verdict | None:
         hit = _ROOT.search("\n".join(text.lines))
         if hit is not None and int(hit["code"]):
             death = Death(Rank(int(hit["rank"])), code=int(hit["code"]), stderr=text)
-            verdict = judge(Evidence(deaths=(death,), agent=AgentEnd(log=text), started=1, logs_only=True))
+            verdict = judge(Evidence(deaths=(death,), agent=AgentEnd(log=text), logs_only=True))
             sure = "likely" if verdict.confidence == "certain" else verdict.confidence
             return replace(verdict, confidence=sure)
     return None
