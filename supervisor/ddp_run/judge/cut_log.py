@@ -86,7 +86,7 @@ def _ends_itself(logs: Sequence[Log]) -> bool:
 
 def _strongest(signs: Iterable[TextSign]) -> TextSign | None:
     """Return the sign that explains the most: a cause wins over its consequences, wherever they appear."""
-    told = list(signs)
+    told = sorted(signs, key=lambda sign: sign.index)
     causes = [sign for sign in told if not sign.finding.rule.consequence] or told
     best = strongest(sign.finding for sign in causes)
     return next((sign for sign in causes if sign.finding is best), None)
