@@ -460,6 +460,16 @@ RESTARTED = STEPS + LOST + FAILED.format(code=1, rank=1) + AGAIN
         pytest.param(f"{STEPS}{OOM}halving the batch size to 8\n{STEPS}done\n", id="a smaller batch"),
         pytest.param("CUDA out of memory. Retrying with batch size 16\nusing batch size 16\n" + STEPS, id="a retry"),
         pytest.param(EVALUATED + STEPS, id="an evaluation"),
+        pytest.param(f"{STEPS}job.sh: line 12: 77 Terminated              node_exporter --port 9100\n", id="a monitor"),
+        pytest.param(
+            f"{STEPS}job.sh: line 8: 78 Killed                  python warm_cache.py\n"
+            "JobID     State      ExitCode\n41.batch  COMPLETED       0:0\n41.0      COMPLETED       0:0\n",
+            id="a helper, in a job that SLURM accounts as completed",
+        ),
+        pytest.param(
+            f"{STEPS}ERROR:    Traceback (most recent call last):\n{FRAME}asyncio.exceptions.CancelledError\n",
+            id="a server that shuts down",
+        ),
     ],
 )
 def test_what_was_got_over(text: str) -> None:
@@ -474,3 +484,9 @@ def test_workers_that_were_started_again_in_vain() -> None:
 def test_tests_that_failed() -> None:
     failed = f"{FRAME}{NO_FILE}\n====== 1 failed, 2 passed in 0.10s ======\n"
     assert explain(failed).cause == "file-not-found"
+
+
+def test_a_step_that_slurm_accounts_as_failed_counts() -> None:
+    rows = "41.batch  COMPLETED       0:0\n41.0      FAILED       137:0\n"
+    found = explain(f"{STEPS}job.sh: line 8: 78 Killed                  python train.py\n{rows}")
+    assert (found.outcome, found.exit_code) == ("failed", 137)

@@ -28,8 +28,17 @@ _LOST = re.compile(
 )
 
 
+_ACCOUNTED = re.compile(
+    r"\b(?P<state>COMPLETED|FAILED|CANCELLED\S{0,12}|TIMEOUT|OUT_OF_ME\S{0,5}|NODE_FAIL)\s{1,30}\d{1,3}:\d{1,3}\b"
+)
+"""A row of SLURM's `sacct`: how a job and its steps ended."""
+
+
 def until(spoken: SpokenText) -> int:
     """Return the index after the last line that says so; 0 if none does."""
+    accounted = [(index, found) for index, line in enumerate(spoken.lines) if (found := _ACCOUNTED.search(line))]
+    if accounted and all(found["state"] == "COMPLETED" for _, found in accounted):
+        return accounted[-1][0] + 1
     passed = [index for index, line in enumerate(spoken.lines) if _TESTS in line and _PASSED.search(line)]
     return max([_restarted(spoken), _served(spoken), _ran_again(spoken), *(index + 1 for index in passed)])
 

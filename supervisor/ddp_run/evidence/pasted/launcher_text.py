@@ -154,6 +154,8 @@ _SHELL = (
 )
 """bash: the word alone, also after a progress bar that it cuts off, `run.sh: line 3: 4711 Killed …`, `[1]+ Killed
 …`."""
+_COMMAND = r"(?=\s*$|\s[^\n]{0,400}(?:python|train|run|launch|\.sh\b|\.py\b|deepspeed|accelerate|mpi|\$))"
+"""What a shell says was ended: a helper's end (a monitor, a copy) isn't a rank's."""
 _FORMS: tuple[tuple[str, re.Pattern[str], _Read], ...] = (
     (
         "srun: error:",
@@ -216,6 +218,6 @@ _FORMS: tuple[tuple[str, re.Pattern[str], _Read], ...] = (
     ("Exited with exit code", re.compile(r"^Exited with exit code (?P<code>\d{1,3})\.\s*$(?P<how>)"), _nameless),
     ("return code =", re.compile(r"exits with return code = (?P<code>-?\d{1,9})\b(?P<how>)"), _nameless),
     ("core dumped", re.compile(rf"(?:^|[\s:]){_HOW} +\(core dumped\)(?P<code>)"), _nameless),
-    ("Killed", re.compile(_SHELL + r"(?P<how>Killed)(?P<code>)(?:\s|$)"), _nameless),
-    ("Terminated", re.compile(_SHELL + r"(?P<how>Terminated)(?P<code>)(?:\s|$)"), _nameless),
+    ("Killed", re.compile(_SHELL + rf"(?P<how>Killed)(?P<code>){_COMMAND}"), _nameless),
+    ("Terminated", re.compile(_SHELL + rf"(?P<how>Terminated)(?P<code>){_COMMAND}"), _nameless),
 )

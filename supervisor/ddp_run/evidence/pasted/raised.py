@@ -26,6 +26,8 @@ _NOTEBOOKS = frozenset({"PapermillExecutionError", "CellExecutionError"})
 _QUOTES_A_PROGRAM = "ExecuteUserScriptError"
 """SageMaker's report of a job, which quotes the program's exception."""
 _STARTED = re.compile(r"Command '[^\n]{0,200}?\b(?:torchrun|accelerate|deepspeed|srun|mpirun|ddp-run|python[\d.]*)\b")
+_CANCELLED = ("asyncio.exceptions.CancelledError", "concurrent.futures._base.CancelledError")
+"""A task only obeys the program that ends it: servers print this when they shut down."""
 _SPAWNED = re.compile(r"-- Process (?P<rank>\d{1,9}) terminated with the following error:")
 _SELF = re.compile(
     r"which did not receive grad for rank (\d{1,9})\b|^\[Rank (\d{1,9})\]: |^Rank (\d{1,9}) successfully reached"
@@ -74,8 +76,10 @@ def find(spoken: SpokenText) -> tuple[list[Raised], set[int]]:
         went_on = WentOn(lines, shown)
         for printed in shown:
             taken.update(indexes[printed.start : printed.end])
-            if not printed.final:
+            if not printed.final or printed.info.type in _CANCELLED:
                 survived.add(_words_of(printed.info))
+            if printed.info.type in _CANCELLED:
+                continue
             if not printed.final or _is_launchers(printed.info):
                 over = says_a_launcher(printed.info.message) and went_on.after(
                     printed.start, printed.index, printed.end
@@ -189,7 +193,7 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
         said = spoken.lines[index]
         line = once(said[spoken.by[index].start :].strip())
         hit = _ORPHAN.match(line)
-        if hit is None or hit["type"].rpartition(".")[2] in _AGENTS:
+        if hit is None or hit["type"].rpartition(".")[2] in _AGENTS or hit["type"] in _CANCELLED:
             continue
         lines = [spoken.lines[k] for k in indexes[max(0, position - _BEFORE) : position]]
         places = [place for text in lines if _FRAME in text for place in PLACE.finditer(text)]

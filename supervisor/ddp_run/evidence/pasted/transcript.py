@@ -209,7 +209,8 @@ def _told_elsewhere(spoken: SpokenText, known: set[Rank | None]) -> list[Death]:
                 stderr=spoken.said_by(each.rank),
             )
         )
-    if not deaths and not known and ended and ended[-1].index >= got_over.running_at(spoken):
+    over = max(got_over.running_at(spoken), got_over.until(spoken))
+    if not deaths and not known and ended and ended[-1].index >= over:
         anybodys = spoken.text([index for index, each in enumerate(spoken.by) if not each.agent])
         deaths.append(Death(rank=None, code=ended[-1].code, stderr=anybodys))
     return deaths
