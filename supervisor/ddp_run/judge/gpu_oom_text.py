@@ -94,5 +94,5 @@ SIGNS = (
     Sign("UR_RESULT_ERROR_OUT_OF_RESOURCES"),
     Sign("DEVMEM Allocation failed"),  # Intel Gaudi's
     *IN_NCCL,
-    like(r"(?<!ray\.exceptions\.)OutOfMemoryError", ("OutOfMemoryError",)),
+    like(r"^(?:(?:torch|cupy|numba|rmm|triton|jax)[\w.]{0,60}\.)?OutOfMemoryError", ("OutOfMemoryError",)),
 )

@@ -20,7 +20,7 @@ import shlex
 
 from ddp_run.evidence.exception_chain import tells_of_a_program
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, anywhere, every, in_whole_log, like, meaning, said_last
+from ddp_run.judge.signs import Hit, Sign, anywhere, every, in_whole_log, like, meaning, said_last, survived
 from ddp_run.judge.start_text import NO_PROGRAM
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
@@ -81,6 +81,8 @@ SIGNS: tuple[Sign, ...] = (
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Printed by Python before a program begins."""
     hit = anywhere(death.stderr, _SCRIPT) or anywhere(death.stderr, _NO_PROGRAM)
+    if hit is not None and survived(death.stderr, hit):
+        return None  # one of several commands
     if hit is None and death.exception is None:
         hit = (in_whole_log(attempt, _EXECVE) if attempt.logs_only else None) or anywhere(death.stderr, _TGIS)
     if hit is None and death.exception is not None and not tells_of_a_program(death.exception):
