@@ -268,7 +268,7 @@ class Outermost:
 
     ZeroRedundancyOptimizer does so, for example. Looking at the stack takes 2 to 4 µs, longer the deeper it is. So it
     is done only for the first steps of a class, and again for all classes when a new one comes. Once a step was seen
-    within another, it is always done. What stays: if an optimizer of a known class is later put into another one, its
+    within another, it is always done. What stays: an optimizer of a known class may later be put into another one. Its
     steps within the first step of that one are counted too.
     """
 
