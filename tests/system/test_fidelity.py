@@ -102,6 +102,20 @@ def test_a_rank_sees_what_it_sees_under_torchrun(tmp_path: Path, form: str) -> N
     assert sorted(said_hello) == list(range(count))
 
 
+@pytest.mark.slow_system
+def test_dataloader_workers_see_what_they_see_under_torchrun(tmp_path: Path) -> None:
+    _lay_out(tmp_path)
+    options, program = ["--nproc-per-node=1"], FORMS["script"][1]
+    _emptied(tmp_path / "dump", loaders=True)
+    assert torchrun(tmp_path, tmp_path / "theirs", options, program).code == 0
+    (expected,) = _dumped(tmp_path / "dump")
+    _emptied(tmp_path / "dump", loaders=True)
+    assert ddp_run(tmp_path, tmp_path / "ours", options, program).code == 0
+    (seen,) = _dumped(tmp_path / "dump")
+    assert expected["loaders"]
+    assert seen["loaders"] == expected["loaders"]
+
+
 def _assert_only_known_differences(form: str, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     added = set(ours.pop("modules")) - set(theirs.pop("modules"))
     assert added <= LOADED_EARLIER

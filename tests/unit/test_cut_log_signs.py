@@ -205,6 +205,17 @@ STRICT = failed("python-exception", rank=1, code=1, raised=value_error(), confid
         pytest.param(f"{tree(FULL, 1)}\n{LAST}", "disk-full", "likely", id="its own"),
         pytest.param(f"{tree(FULL, 2)}\n{LAST}", "python-exception", "certain", id="another rank's"),
         pytest.param(f"{LAST}\n{tree(FULL)}", "python-exception", "certain", id="a later one"),
+        pytest.param(
+            f"{LAST}\n{tree(FULL)}\n{tree('KeyError: 1')}",
+            "python-exception",
+            "certain",
+            id="one between it and the last",
+        ),
+        pytest.param(
+            f"{LAST}\n(4, 5)\n{tree(FULL)}\n{tree('KeyError: 1')}",
+            *("python-exception", "certain"),
+            id="one behind all lines of it",
+        ),
         pytest.param(f"{tree('KeyError: 1')}\n{LAST}", "python-exception", "certain", id="one that explains no more"),
         pytest.param(f"{tree(LOST)}\n{LAST}", "python-exception", "certain", id="a lost peer"),
         pytest.param(f"warning: {OOM}\n{LAST}", "python-exception", "likely", id="a line"),
@@ -220,6 +231,13 @@ def test_an_earlier_exception_of_the_same_program_that_explains_more_is_the_caus
     found = of(text, STRICT)
     assert (found.cause, found.confidence) == (cause, confidence)
     assert (FOLLOWED in found.notes) == (cause == "disk-full")
+
+
+def test_of_an_exceptions_message_the_first_line_tells_it_from_others() -> None:
+    first = STRICT.first_failure
+    assert first is not None
+    longer = replace(STRICT, first_failure=replace(first, exception=value_error("shapes do not match \n(4, 5)")))
+    assert of(f"{LAST}\n{tree(FULL)}\n{tree('KeyError: 1')}", longer) == longer
 
 
 def test_an_unsure_verdict_stays_as_it_is_beside_a_line() -> None:
@@ -241,3 +259,5 @@ def test_who_lost_a_peer_lost_it_to_the_crash_that_the_log_shows() -> None:
     assert (found.cause, found.confidence, found.first_failure) == ("segfault", "likely", None)
     assert found.notes == ("as noted", CRASHED)
     assert of(tree(LOST, 1), lost) == lost
+    both = f"{tree(LOST, 1)}\nFatal Python error: Aborted\nSegmentation fault (core dumped)"
+    assert of(both, lost).cause == "native-abort"  # the earlier

@@ -91,7 +91,6 @@ def matching(name: str, code: str, sure: Confidence = "certain", layer: Layer = 
 @pytest.mark.parametrize(
     ("causes", "best"),
     [
-        pytest.param([matching("a", "DDP991"), matching("b", "DDP992")], "a", id="alike: always the same"),
         pytest.param([matching("a", "DDP991", "likely"), matching("b", "DDP992")], "b", id="the surer"),
         pytest.param([matching("a", "DDP991", "unknown"), matching("b", "DDP992", "likely")], "b", id="less unsure"),
         pytest.param(

@@ -40,6 +40,7 @@ def test_within_a_layer_the_surer_wins_then_the_earlier() -> None:
     a, b = rule("a", Layer.REPORTED), rule("b", Layer.REPORTED)
     assert name_of(found(a, "likely", 1), found(b, "certain", 9)) == "b"
     assert name_of(found(a, "certain", 9), found(b, "certain", 1)) == "b"
+    assert name_of(found(a, "certain"), found(b, "certain", 9)) == "b"
     assert not explains(a, b)
     assert not explains(b, a)
 

@@ -86,7 +86,7 @@ def _ends_itself(logs: Sequence[Log]) -> bool:
 
 def _strongest(signs: Iterable[TextSign]) -> TextSign | None:
     """Return the sign that explains the most: a cause wins over its consequences, wherever they appear."""
-    told = list(signs)
+    told = sorted(signs, key=lambda sign: sign.index)
     causes = [sign for sign in told if not sign.finding.rule.consequence] or told
     best = strongest(sign.finding for sign in causes)
     return next((sign for sign in causes if sign.finding is best), None)
@@ -139,7 +139,7 @@ def _shortened(logs: Sequence[Log]) -> Verdict | None:
         if hit is not None and code and not went_on_after(logs, text.number(whole.count("\n", 0, hit.end())) or 0):
             rank = None if hit["rank"] is None else Rank(int(hit["rank"]))
             death = Death(rank, code=code, stderr=text)
-            verdict = judge(Evidence(deaths=(death,), agent=AgentEnd(log=text), started=1, logs_only=True))
+            verdict = judge(Evidence(deaths=(death,), agent=AgentEnd(log=text), logs_only=True))
             sure = "likely" if verdict.confidence == "certain" else verdict.confidence
             return replace(verdict, confidence=sure)
     return None

@@ -7,16 +7,14 @@ text. What layers cannot say is in the rules' `wins_over`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
 
 from ddp_run.judge.verdict import SUREST_FIRST, Finding, Rule
 
 _NO_LINE = 1 << 62
-_Sorted = TypeVar("_Sorted")
 
 
 def strongest(findings: Iterable[Finding]) -> Finding | None:
-    """Return the finding that explains the end; None if there are none."""
+    """Return the finding that explains the end, of equal ones the first; None if there are none."""
     left = sorted(findings, key=_strength)
     best = left.pop(0) if left else None
     while best is not None:
@@ -37,6 +35,6 @@ def _wins_over(rule: Rule, other: Rule) -> bool:
     return any(name == other.name for name, _ in rule.wins_over)
 
 
-def _strength(finding: Finding) -> tuple[int, int, int, str]:
+def _strength(finding: Finding) -> tuple[int, int, int]:
     first = next((quote.line for quote in finding.evidence if quote.line is not None), _NO_LINE)
-    return -finding.rule.layer, SUREST_FIRST.index(finding.confidence), first, finding.rule.code
+    return -finding.rule.layer, SUREST_FIRST.index(finding.confidence), first
