@@ -199,3 +199,17 @@ def test_the_kernel_names_whom_it_killed(program: str, binary: str, cause: str) 
     found = explain(f"{STEPS}{killed}{FAILED.format(binary=binary)}{BOX.format(code=-9)}")
     assert found.cause == cause
     assert found.confidence != "certain"
+
+
+def test_a_class_of_the_projects_own_is_not_the_librarys() -> None:
+    frames = 'Traceback (most recent call last):\n  File "/home/me/replay/ring.py", line 9, in push\n    self.check()\n'
+    found = explain(f"{frames}replay.errors.OutOfMemoryError: the ring has 64 slots\n")
+    assert found.cause == "python-exception"
+
+
+def test_of_several_commands_of_a_script_one_without_its_file_is_not_why_the_last_failed() -> None:
+    missing = "python: can't open file '/home/me/prepare.py': [Errno 2] No such file or directory"
+    frames = 'Traceback (most recent call last):\n  File "/home/me/fit.py", line 9, in <module>\n    main()\n'
+    steps = "".join(f"{line}\n" for line in ITERATIONS)
+    assert explain(f"{missing}\n{steps}{frames}KeyError: 'x'\n{BOX}").cause == "python-exception"
+    assert explain(f"{missing}\n{BOX}").cause == "script-not-found"

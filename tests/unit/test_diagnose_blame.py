@@ -11,12 +11,12 @@ from tests.unit.test_diagnose import SECOND, death, leaver, lost_peer, named, ru
 from ddp_run.evidence.model import AgentEnd, CleanExit, Death, Evidence, LogText, Quote, SummaryEntry
 from ddp_run.judge.catalogue import Cause, catalogue
 from ddp_run.judge.diagnose import LEAVING_NS, judge
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule, Verdict
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, Verdict
 from ddp_run.record.events import ExceptionInfo, LocalRank, Rank
 
 
 def rule(name: str, code: str = "DDP599") -> Rule:
-    return Rule(code, name, name, Area.COLLECTIVE, Layer.CHANGEABLE, Retry(helps=True, reason=""), "0.1")
+    return Rule(name, name, code, Layer.CHANGEABLE, Retry(helps=True, reason=""), "0.1")
 
 
 def blames(culprits: Mapping[int, int]) -> Cause:

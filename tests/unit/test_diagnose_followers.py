@@ -10,7 +10,7 @@ from tests.unit.test_diagnose import PEER, SECOND, death, leaver, log, lost_peer
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
 from ddp_run.judge.catalogue import Cause, catalogue
 from ddp_run.judge.diagnose import judge
-from ddp_run.judge.verdict import Area, Confidence, Finding, FirstFailure, Layer, Retry, Rule
+from ddp_run.judge.verdict import Confidence, Finding, FirstFailure, Layer, Retry, Rule
 from ddp_run.record.events import LocalRank, MonotonicNs, Rank
 
 
@@ -84,7 +84,7 @@ def test_a_rank_that_the_kernel_ended_with_its_agent_did_not_fail_on_its_own(
 
 def matching(name: str, code: str, sure: Confidence = "certain", layer: Layer = Layer.ENDED) -> Cause:
     """A rule that matches every rank."""
-    about = Rule(code, name, name, Area.HOST, layer, Retry(helps=True, reason=""), "0.1")
+    about = Rule(name, name, code, layer, Retry(helps=True, reason=""), "0.1")
     return Cause(about, lambda death, _run: Finding(about, death.rank, name, confidence=sure))
 
 

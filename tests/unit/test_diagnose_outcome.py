@@ -11,11 +11,11 @@ from tests.unit.test_diagnose import SECOND, death, leaver, log, lost_peer, rais
 from ddp_run.evidence.model import AgentEnd, Death, Evidence
 from ddp_run.judge.catalogue import Cause, catalogue
 from ddp_run.judge.diagnose import failed_by_itself, judge
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule
 from ddp_run.record.events import MonotonicNs, NodeRankTaken, NodesCompared, NotEnded, Rank, StallSeen
 
 KILLED = AgentEnd(-9)
-BROKEN = Rule("DDP999", "broken", "Broken", Area.HOST, Layer.ENDED, Retry(helps=False, reason=""), "0.1")
+BROKEN = Rule("broken", "Broken", "DDP999", Layer.ENDED, Retry(helps=False, reason=""), "0.1")
 STALL = StallSeen(MonotonicNs(9), "hang", True, "rank 1 is stuck", (Rank(1),), (Rank(0),), MonotonicNs(1), ())
 TAKEN = NodeRankTaken(MonotonicNs(1), 1, "node-a", "node-b")
 UNLIKE = NodesCompared(MonotonicNs(1), ("torch: 1 and 2", "script: a and b", "NCCL: 3 and 4"), (), (), refused=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from ddp_run.evidence.model import Quote
 from ddp_run.judge.catalogue import catalogue
 from ddp_run.judge.order import explains, strongest
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule
 
 
 def rule(name: str, layer: Layer, *over: str) -> Rule:
     wins = tuple((each, "said so") for each in over)
-    return Rule(f"DDP-{name}", name, name, Area.HOST, layer, Retry(helps=False, reason=""), "0.1", wins)
+    return Rule(name, name, f"DDP-{name}", layer, Retry(helps=False, reason=""), "0.1", wins)
 
 
 def found(rule: Rule, confidence: Confidence = "certain", line: int | None = None) -> Finding:

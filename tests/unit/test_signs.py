@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 import pytest
 
-from ddp_run.evidence.model import Death, LogText
+from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.evidence.traceback_text import from_text
-from ddp_run.judge.signs import Sign, anywhere, ended_by, every, in_exception, in_last_words, words
+from ddp_run.judge.catalogue import catalogue
+from ddp_run.judge.signs import (
+    Sign,
+    anywhere,
+    ended_by,
+    every,
+    in_exception,
+    in_last_words,
+    like,
+    matcher,
+    meaning,
+)
+from ddp_run.judge.verdict import Layer, Retry, Rule
 from ddp_run.record.events import ExceptionInfo, Rank
 
 FULL = Sign("No space left", r"\[Errno (?P<number>\d+)\] No space left on device")
@@ -93,5 +106,71 @@ def test_the_last_line_of_several_is_quoted() -> None:
     assert every(log, Sign("absent")) == []
 
 
-def test_words_are_named_once() -> None:
-    assert list(words([FULL, ONLY_OS, Sign("a")])) == ["No space left", "a"]
+# ---------------------------------------------------------------------------------------------- what signs mean
+
+RULE = Rule("full", "Full", "DDP905", Layer.CHANGEABLE, Retry(helps=False, reason="still full"))
+LATER = Retry(helps=True, reason="somebody may tidy up")
+SIGNS = meaning(
+    like(
+        r"quota of (?P<whose>\w+)(?: on (?P<disk>\w+))? exceeded",
+        cause="{who} used up {whose}'s quota{ on {disk}}{where}",
+    ),
+    *meaning(Sign("may be full", advice=("df {disk}",)), likely=True, retry=LATER),
+    Sign("No space left"),
+    cause="{who} has no space{ on {host}}: {line}",
+    advice=("df -h | awk '{print $NF}'", "du ${HOME} # {whose}"),
+)
+
+
+def said(*lines: str, host: str | None = None) -> tuple[str, tuple[str, ...], str, Retry | None]:
+    found = matcher(RULE, SIGNS)(Death(Rank(0), host=host, code=1, stderr=LogText("log", lines)), Evidence())
+    assert found is not None and found.rule is RULE and found.rank == 0 and len(found.evidence) == 1
+    return found.cause, found.advice, found.confidence, found.retry
+
+
+def test_a_sign_says_what_its_groups_hold() -> None:
+    cause, advice, _, retry = said("quota of me on data exceeded")
+    assert (cause, retry) == ("rank 0 used up me's quota on data", None)
+    assert advice == ("df -h | awk '{print $NF}'", "du ${HOME} # me")  # a shell's braces stay
+    assert said("quota of me exceeded")[0] == "rank 0 used up me's quota"
+
+
+def test_what_signs_have_in_common_does_not_replace_what_one_says() -> None:
+    assert said("x", " No space left ")[0] == "rank 0 has no space: No space left"
+    assert said("the disk may be full", host="n1") == (
+        "rank 0 has no space on n1: the disk may be full",
+        ("df {disk}",),
+        "likely",
+        LATER,
+    )
+
+
+def test_a_text_of_the_log_is_not_read_as_a_sign_s_text() -> None:
+    assert said("No space left for {who} in {host}")[0] == "rank 0 has no space: No space left for {who} in {host}"
+
+
+def test_where_is_that_of_the_exception_with_the_sign() -> None:
+    signs = (Sign("No space left", cause="full{where}"),)
+    raised = from_text(CHAINED)
+    found = matcher(RULE, signs)(death(exception=raised), Evidence())
+    assert found is not None and (found.cause, found.confidence) == ("full (save.py:3)", "likely")
+
+
+def test_a_signal_of_another_is_no_abort_and_nothing_beside_an_exception() -> None:
+    for code, found in ((1, False), (-signal.SIGABRT, False), (-signal.SIGTERM, True), (-signal.SIGSEGV, True)):
+        assert death("No space left", code=code).killed_by_another == found
+    assert not death(code=-signal.SIGTERM, exception=from_text(CHAINED)).killed_by_another
+
+
+OF_EVERY_HIT = frozenset({"who", "where", "host", "line", "match"})
+OF_RULES = frozenset({"agent", "asked", "by", "got", "path", "said", "time", "to", "whom"})
+"""What rules compute and hand over."""
+
+
+def test_each_field_of_a_sign_s_text_is_known() -> None:
+    for cause in catalogue():
+        for sign in cause.signs:
+            known = {*sign.compiled.groupindex, *OF_EVERY_HIT, *OF_RULES}
+            texts = "\n".join([sign.cause or "", *(sign.advice or ())])
+            fields = re.findall(r"\{(\w+)\}", re.sub(r"\{[^{}]*(?:\{\w+\}[^{}]*)+\}", "", texts))
+            assert {*fields} <= known, (cause.rule.name, sign.words)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import takewhile
 
 from ddp_run.evidence.traceback_text import (
     CHAIN,
@@ -127,6 +128,14 @@ def of_child(exception: ExceptionInfo) -> ExceptionInfo | None:
     if exception.type.rpartition(".")[2] != "ProcessRaisedException":
         return None
     return from_text(exception.message)
+
+
+def statement(exception: ExceptionInfo) -> str:
+    """Return the source lines that raised it, without the marks below them; empty if its traceback shows none."""
+    lines = exception.traceback.splitlines()
+    frames = [index for index, line in enumerate(lines) if FRAME.match(line)]
+    shown = takewhile(lambda line: line.startswith("    "), lines[frames[-1] + 1 :] if frames else ())
+    return "\n".join(line.strip() for line in shown if line.strip(" ~^"))
 
 
 def tells_of_a_program(exception: ExceptionInfo) -> bool:

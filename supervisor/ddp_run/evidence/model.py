@@ -141,6 +141,11 @@ class Death:
         return self.exception is None and (self.code or 0) < 0
 
     @property
+    def killed_by_another(self) -> bool:
+        """The same, unless it aborted itself, as native code does after it has said why."""
+        return self.killed_without_exception and self.code != -signal.SIGABRT
+
+    @property
     def crashed_on_the_way_out(self) -> bool:
         """Its program failed with an exception, and native code then crashed during interpreter shutdown."""
         return self.exception is not None and self.failed_at is not None and -(self.code or 0) in _CRASHES
@@ -160,6 +165,10 @@ class Death:
         """When it failed, for sorting; unknown sorts last."""
         stamps = [stamp for stamp in (self.failed_at, self.died_at) if stamp is not None]
         return min(stamps, default=UNORDERED)
+
+
+TORCHS_AGENT = Death(rank=None, name="torch's agent")
+"""What started the ranks, where only its text is known."""
 
 
 @frozen
@@ -213,7 +222,7 @@ class AgentEnd:
         """
         if (self.code or 0) <= 0 or self.summary:
             return None
-        return Death(None, code=self.code, stderr=self.log, exception=self.exception, name="torch's agent")
+        return replace(TORCHS_AGENT, code=self.code, stderr=self.log, exception=self.exception)
 
 
 @frozen

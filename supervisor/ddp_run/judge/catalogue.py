@@ -13,18 +13,16 @@ from types import ModuleType
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import rules
-from ddp_run.judge.signs import Sign, words
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Sign
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 
 NAMELESS = Rule(
     code="DDP000",
     name="unknown",
     title="Unknown cause",
-    area=Area.UNKNOWN,
     layer=Layer.UNEXPLAINED,
     retry=Retry(helps=True, reason="the cause is unknown"),
-    since="0.1",
 )
 """Used when no rule matches."""
 
@@ -94,7 +92,7 @@ def rule_named(name: str | None, causes: Iterable[Cause] | None = None) -> Rule 
 @cache
 def sign_words() -> tuple[str, ...]:
     """Return all signs that rules search logs for."""
-    return tuple(words(sign for cause in catalogue() for sign in cause.signs))
+    return tuple(sorted({sign.words for cause in catalogue() for sign in cause.signs}))
 
 
 def follows_another(exception: ExceptionInfo) -> bool:

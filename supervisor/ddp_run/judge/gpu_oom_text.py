@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from ddp_run.judge.gpu_text import errors_named
-from ddp_run.judge.signs import Sign
+from ddp_run.judge.signs import Sign, like, meaning
 
 SIZE = r"\d{1,20}(?:\.\d{1,20})? (?:bytes|[KMGT]iB)"
 _ASKED = rf"(?:(?:CUDA|HIP|XPU|NPU) o|\bO)ut of memory\. Tried to allocate (?P<asked>{SIZE})?"
-IN_NCCL = (
-    Sign("'out of memory'", r"(?:Cuda|HIP|Hip) failure (?:\d+ )?'out of memory'"),
+IN_NCCL = meaning(
+    like(r"(?:Cuda|HIP|Hip) failure (?:\d+ )?'out of memory'"),
     Sign("Failed to CUDA calloc"),
+    cause=" for NCCL's buffers",
 )
 _SERVERS = (
     Sign("No available memory for the cache blocks"),  # vLLM
@@ -18,35 +19,26 @@ _SERVERS = (
     Sign("not enough GPU memory available to serve even a single token"),
     Sign("exceeds available Mamba cache blocks"),
     Sign("CUDA out of memory occurred when warming up"),
-    Sign(
-        "less than desired GPU memory utilization",
-        r"Free memory on device[^\n]{0,120} on startup is less than desired GPU memory utilization",
-    ),
+    like(r"Free memory on device[^\n]{0,120} on startup is less than desired GPU memory utilization"),
     Sign("Not enough memory. Please try to increase --mem-fraction-static"),  # SGLang
     Sign("out of memory. Try to lower your batch size", r"(?:Decode|Prefill) out of memory\. Try to lower"),
-    Sign("Not enough memory to handle ", r"Not enough memory to handle (?:\d{1,9} prefill|`max_total_)"),  # TGI
+    like(r"Not enough memory to handle (?:\d{1,9} prefill|`max_total_)"),  # TGI
     Sign("No enough gpu memory for"),  # lmdeploy
-    Sign("CUDA runtime error", r"CUDA runtime error(?: in [^\n]{1,200}?\))?: out of memory"),  # TensorRT-LLM
+    like(r"CUDA runtime error(?: in [^\n]{1,200}?\))?: out of memory"),  # TensorRT-LLM
     Sign("Error Code 2: OutOfMemory"),
 )
 """Servers compute the size of their request cache before they allocate it."""
-GPUS_OR_NOT = (
-    Sign(
-        "RESOURCE_EXHAUSTED: Out of memory",
-        r"RESOURCE_EXHAUSTED: Out of memory (?:while trying to )?alloc\w{2,5} (?P<asked>\d{1,20} bytes)?",
-    ),
-    Sign("requested buffer of size", r"Failed to allocate memory for requested buffer of size \d{1,20}"),
+GPUS_OR_NOT = meaning(
+    like(r"RESOURCE_EXHAUSTED: Out of memory (?:while trying to )?alloc\w{2,5} (?P<asked>\d{1,20} bytes)?"),
+    like(r"Failed to allocate memory for requested buffer of size \d{1,20}"),
+    likely=True,
 )
 """Messages of XLA and ONNX Runtime, which they also use for CPU memory."""
-IN_ASSERTION = Sign(
-    "NVML_SUCCESS == ", r"NVML_SUCCESS == [\s\S]{0,200}?CUDACachingAllocator\.cpp", frozenset({"RuntimeError"})
-)
-"""torch's allocator asks NVML for the memory's users only after an allocation failed."""
 _XLAS = (
-    Sign("Ran out of memory in memory space", r"Ran out of memory in memory space (?:hbm|vmem|smem)"),
+    like(r"Ran out of memory in memory space (?:hbm|vmem|smem)"),
     Sign("That was not possible.", r"Attempting to (?:reserve|allocate) [\d.]{1,20}\w? ?[\s\S]{0,40}not possible\."),
     Sign("RESOURCE_EXHAUSTED: Error ", r"Error (?:allocating device buffer|loading program): Attempting to"),
-    Sign("OOM when allocating tensor", r"OOM when allocating tensor[^\n]{0,400}/device:GPU:"),
+    like(r"OOM when allocating tensor[^\n]{0,400}/device:GPU:"),
     Sign("failed to allocate memory [Op", r"/device:GPU:\d{1,9}\}\} failed to allocate memory"),
 )
 _REFUSED = tuple(
@@ -72,25 +64,28 @@ SIGNS = (
     Sign("NPU out of memory"),
     Sign("EL0004", r"EL0004\)?: [^\n]{0,80}?Failed to allocate memory"),  # Ascend's
     Sign("MPS backend out of memory"),
-    Sign("Status: out of memory", r"GPU:\d{1,4} failed\. Status: out of memory"),  # TensorFlow
+    like(r"GPU:\d{1,4} failed\. Status: out of memory"),  # TensorFlow
     Sign("std::bad_alloc: out_of_memory"),  # RMM
-    Sign("Out of memory error on GPU", r"Out of memory error on GPU \d"),  # Paddle
+    like(r"Out of memory error on GPU \d"),  # Paddle
     *errors_named("MemoryAllocation|OutOfMemory", "OUT_OF_MEMORY"),
     _RUNTIMES,
     *_REFUSED,
     *_XLAS,
     *GPUS_OR_NOT,
-    IN_ASSERTION,
+    # torch's allocator asks NVML for the memory's users only after an allocation failed
+    Sign(
+        "NVML_SUCCESS == ",
+        r"NVML_SUCCESS == [\s\S]{0,200}?CUDACachingAllocator\.cpp",
+        ("RuntimeError",),
+        likely=True,
+    ),
     Sign("Out of memory. Tried to allocate", _ASKED),
-    Sign("rror: out of memory", r"(?:CUDA|HIP|CUDA driver) [Ee]rror: out of memory"),
+    like(r"(?:CUDA|HIP|CUDA driver) [Ee]rror: out of memory"),
     Sign("Error 2: out of memory"),
     Sign("CUDA allocation failed"),  # DALI
     Sign("cuda runtime error (2)"),
-    Sign(
-        "would exceed allowed memory. (out of memory)",
-        rf"would exceed allowed memory\. \(out of memory\)(?:[\s\S]{{0,200}}?Requested\s*: (?P<asked>{SIZE}))?",
-    ),
-    Sign("[CUDA]: out of memory", r"Triton Error \[CUDA\]: out of memory"),
+    like(rf"would exceed allowed memory\. \(out of memory\)(?:[\s\S]{{0,200}}?Requested\s*: (?P<asked>{SIZE}))?"),
+    like(r"Triton Error \[CUDA\]: out of memory"),
     Sign("_ALLOC", r"\b(?:CU|HIP)[A-Z]{2,12}_(?:STATUS_)?ALLOC(?:ATION)?_FAILED"),
     *_SERVERS,
     Sign("ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY"),
@@ -99,5 +94,5 @@ SIGNS = (
     Sign("UR_RESULT_ERROR_OUT_OF_RESOURCES"),
     Sign("DEVMEM Allocation failed"),  # Intel Gaudi's
     *IN_NCCL,
-    Sign("OutOfMemoryError", r"(?<!ray\.exceptions\.)OutOfMemoryError", frozenset({"OutOfMemoryError"})),
+    like(r"^(?:(?:torch|cupy|numba|rmm|triton|jax)[\w.]{0,60}\.)?OutOfMemoryError", ("OutOfMemoryError",)),
 )

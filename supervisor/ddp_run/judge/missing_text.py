@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddp_run.evidence.model import Death
-from ddp_run.judge.signs import Hit, Sign, in_exception
+from ddp_run.judge.signs import Hit, Sign, in_exception, like
 
 _RAISED = frozenset(
     {
@@ -72,12 +72,10 @@ def _signs() -> Iterator[Sign]:
         )
     for words in ("found in ", "found at ", "o such file: "):
         yield Sign(words, rf"\b[Nn]o (?:such )?(?:\w{{1,40}} ){{0,4}}?{_KIND}\b[^\n/'\"]{{0,80}} ?{_NAMED}", _RAISED)
-    yield Sign("missing path ", rf"\bmissing path {_NAMED}", _RAISED)
-    yield Sign("Found 0 ", rf"Found 0 (?:\w{{1,40}} )?{_KIND} in [^\n/'\"]{{0,40}}{_NAMED}", _RAISED)
-    yield Sign("is not a directory", rf"(?<![^\s'\"`(]){_PLACE}['\"`]? is not a directory", _RAISED)
-    yield Sign(
-        "not contain any ", rf"(?<![^\s'\"`(]){_PLACE}['\"`]? does not contain any [^\n]{{0,60}}\bfiles?\b", _RAISED
-    )
+    yield like(rf"\bmissing path {_NAMED}", _RAISED)
+    yield like(rf"Found 0 (?:\w{{1,40}} )?{_KIND} in [^\n/'\"]{{0,40}}{_NAMED}", _RAISED)
+    yield like(rf"(?<![^\s'\"`(]){_PLACE}['\"`]? is not a directory", _RAISED)
+    yield like(rf"(?<![^\s'\"`(]){_PLACE}['\"`]? does not contain any [^\n]{{0,60}}\bfiles?\b", _RAISED)
 
 
 SIGNS: tuple[Sign, ...] = (
@@ -86,18 +84,14 @@ SIGNS: tuple[Sign, ...] = (
         _ENOENT,  # the words of C and C++ libraries in custom exception classes
         rf"{_OF_CLASS}(?:[^\n]{{0,400}}?(?<![^\s'\"`(]){_PLACE}['\"`]?[^\n/]{{0,40}}|[^\n]{{0,1000}}){_ENOENT}",
     ),
-    Sign("cannot be opened", rf"(?<![^\s'\"`(]){_PLACE}['\"`]? cannot be opened", _RAISED),
-    Sign('message: "No such file or directory"', r'kind: NotFound, message: "No such file or directory"'),
-    Sign(": System error.", r"Error opening '(?P<path>[^'\n]{1,1000})': System error\."),  # libsndfile
-    Sign("any matching files for ", r"any matching files for (?P<path>\S{1,1000})"),  # TensorFlow
-    Sign("SavedModel file does not exist at: ", r"SavedModel file does not exist at: (?P<path>[^\s{]{1,1000})"),
-    Sign(
-        "; No such file or directory",
-        r"(?:Not found|NOT_FOUND): {1,2}(?P<path>\S{1,1000}); No such file or directory",
-        _RAISED,
-    ),
-    Sign("Image Not Found ", r"Image Not Found (?P<path>\S{1,400})", _RAISED),  # Ultralytics
-    Sign("ile not found: filepath=", r"File not found: filepath=(?P<path>\S{1,400})"),  # Keras
+    like(rf"(?<![^\s'\"`(]){_PLACE}['\"`]? cannot be opened", _RAISED),
+    like(r'kind: NotFound, message: "No such file or directory"'),
+    like(r"Error opening '(?P<path>[^'\n]{1,1000})': System error\."),  # libsndfile
+    like(r"any matching files for (?P<path>\S{1,1000})"),  # TensorFlow
+    like(r"SavedModel file does not exist at: (?P<path>[^\s{]{1,1000})"),
+    like(r"(?:Not found|NOT_FOUND): {1,2}(?P<path>\S{1,1000}); No such file or directory", _RAISED),
+    like(r"Image Not Found (?P<path>\S{1,400})", _RAISED),  # Ultralytics
+    like(r"File not found: filepath=(?P<path>\S{1,400})"),  # Keras
     Sign("You can use download=True to download it"),  # torchvision
     Sign("is not present in the root directory"),
 )

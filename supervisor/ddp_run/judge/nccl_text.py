@@ -11,17 +11,17 @@ import re
 
 from ddp_run.evidence.model import Death, LogText, Quote
 from ddp_run.evidence.windows import AFTER, BEFORE
-from ddp_run.judge.signs import Hit, Sign, ended_by
+from ddp_run.judge.signs import Hit, Sign, ended_by, like
 from ddp_run.values.typed_fields import frozen
 
 ERRORS = (
     Sign("NCCL error in: "),
     Sign("NCCL error: "),
-    Sign("NCCL error(", r"NCCL error\(\d+\), "),  # Paddle
-    Sign("NCCL Error ", r"NCCL Error \d+: "),
-    Sign(" failed: unhandled ", r"\bnccl\w{1,60} failed: unhandled "),  # Horovod
-    Sign("NCCL operation ", r"NCCL operation \w{1,60}\([^\n]{0,300}?\) failed: "),  # XLA
-    Sign("NCCL_ERROR_", r"NCCL_ERROR_(?:UNHANDLED|SYSTEM|INTERNAL|INVALID)_\w{1,20}: "),  # CuPy
+    like(r"NCCL error\(\d+\), "),  # Paddle
+    like(r"NCCL Error \d+: "),
+    like(r"\bnccl\w{1,60} failed: unhandled "),  # Horovod
+    like(r"NCCL operation \w{1,60}\([^\n]{0,300}?\) failed: "),  # XLA
+    like(r"NCCL_ERROR_(?:UNHANDLED|SYSTEM|INTERNAL|INVALID)_\w{1,20}: "),  # CuPy
     Sign("ncclInternalError: "),
     Sign("ncclInvalidUsage: "),
     Sign("ncclInvalidArgument: "),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death
-from ddp_run.judge.signs import Hit, Sign, in_exception
+from ddp_run.judge.signs import Hit, Sign, in_exception, like
 
 _PACKAGE = (
     r"(?:py)?torch(?:vision|audio|ao|data|tune|_xla|[- ]xla)?|transformers|accelerate|peft|trl|datasets|diffusers"
@@ -67,10 +67,7 @@ _WANTED = (
         rf"|\b(?:{_PACKAGE})\b[^\n.]{{0,30}}?[.,] ?please upgrade\b",
     ),
     Sign("update", rf"(?i)\bplease update(?: (?:to|your|the)){{0,3}} [`'\"]?(?:{_PACKAGE})\b"),
-    Sign(
-        " been ",
-        rf"\b(?:has|have) been (?:removed|dropped|updated)\b[^\n]{{0,40}}? (?:in|since) [\w ]{{0,30}}?{_NUMBER}",
-    ),
+    like(rf"\b(?:has|have) been (?:removed|dropped|updated)\b[^\n]{{0,40}}? (?:in|since) [\w ]{{0,30}}?{_NUMBER}"),
 )
 _HARDWARE = re.compile(r"\b(?:Ampere|Hopper|Blackwell|[Cc]ompute [Cc]apability)\b")
 """A message that also asks for another GPU is not only about versions."""

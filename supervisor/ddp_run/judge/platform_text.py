@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ddp_run.evidence.model import Death
 from ddp_run.evidence.windows import LEAVING
-from ddp_run.judge.signs import Hit, Sign, in_last_words
+from ddp_run.judge.signs import Hit, Sign, in_last_words, like
 
 _PREEMPTED = (
     r"(?P<what>\b(?i:job|instance|node|pod|vm|cluster|container|trial|allocation|machine)\b[^\n]{0,40}"
@@ -23,63 +23,58 @@ ENDED: tuple[Sign, ...] = (
         Sign(state, rf"(?:^State: |\bJobState=|Run time [\d:\-]{{1,20}}, )(?P<what>{state})\b")
         for state in ("TIMEOUT", "PREEMPTED", "CANCELLED", "DEADLINE")  # of seff, scontrol, and SLURM's mails
     ),
-    Sign("TIMEOUT", r"^\d\S{0,60} [^\n]{0,200}(?<!\S)(?P<what>TIMEOUT)\s{1,20}\d{1,3}:\d{1,3}\b"),  # sacct's
-    Sign("exceeds job hard limit ", r"(?P<what>exceeds job hard limit \"[hs]_(?:rt|cpu)\")"),  # Grid Engine
-    Sign("## OAR [", r"## OAR \[[^\]\n]{1,40}\] (?P<what>Job \d{1,12} KILLED)"),
-    Sign("Job was evicted.", r"^\d{3} \([\d.]{1,30}\) [\d/: \-]{1,30}(?P<what>Job was evicted\.)"),  # HTCondor
-    Sign("via condor_rm", r"(?P<what>via condor_rm [^\n]{0,80})"),
-    Sign("exceeded allowed ", r"(?P<what>job exceeded allowed (?:execute|job) duration[^\n]{0,40})"),
-    Sign("job.exception type=", r"job\.exception type=(?P<what>(?:timeout|cancel|preempt) [^\n]{0,80})"),  # Flux
+    like(r"^\d\S{0,60} [^\n]{0,200}(?<!\S)(?P<what>TIMEOUT)\s{1,20}\d{1,3}:\d{1,3}\b"),  # sacct's
+    like(r"(?P<what>exceeds job hard limit \"[hs]_(?:rt|cpu)\")"),  # Grid Engine
+    like(r"## OAR \[[^\]\n]{1,40}\] (?P<what>Job \d{1,12} KILLED)"),
+    like(r"^\d{3} \([\d.]{1,30}\) [\d/: \-]{1,30}(?P<what>Job was evicted\.)"),  # HTCondor
+    like(r"(?P<what>via condor_rm [^\n]{0,80})"),
+    like(r"(?P<what>job exceeded allowed (?:execute|job) duration[^\n]{0,40})"),
+    like(r"job\.exception type=(?P<what>(?:timeout|cancel|preempt) [^\n]{0,80})"),  # Flux
     Sign("reempted", _PREEMPTED),
-    Sign("preempting to accommodate", r"(?P<what>preempting to accommodate [^\n]{0,80})"),
-    Sign("worker preemption", r"(?P<what>interrupted due to worker preemption)"),  # Modal
-    Sign("reason: DeletionByTaintManager", r"reason: (?P<what>DeletionByTaintManager)"),
-    Sign("imminent node shutdown", r"(?P<what>Pod was terminated in response to imminent node shutdown)"),
-    Sign("node is shutting down", r"(?P<what>Pod was rejected as the node is shutting down)"),
-    Sign(
-        "specified deadline", r"\b(?P<what>(?:Pod|Job) was active [^\n]{0,20}longer than (?:the )?specified deadline)"
-    ),
-    Sign("MaxRuntimeExceeded", r"(?P<what>MaxRuntimeExceeded)"),  # SageMaker
-    Sign("Training job interrupted", r"(?P<what>Interrupted - Training job interrupted[^\n]{0,80})"),
-    Sign(
-        "was terminated. Reason: ", r"Cluster \S{1,100} (?P<what>was terminated\. Reason: [A-Z_]{1,60})"
-    ),  # Databricks
+    like(r"(?P<what>preempting to accommodate [^\n]{0,80})"),
+    like(r"(?P<what>interrupted due to worker preemption)"),  # Modal
+    like(r"reason: (?P<what>DeletionByTaintManager)"),
+    like(r"(?P<what>Pod was terminated in response to imminent node shutdown)"),
+    like(r"(?P<what>Pod was rejected as the node is shutting down)"),
+    like(r"\b(?P<what>(?:Pod|Job) was active [^\n]{0,20}longer than (?:the )?specified deadline)"),
+    like(r"(?P<what>MaxRuntimeExceeded)"),  # SageMaker
+    like(r"(?P<what>Interrupted - Training job interrupted[^\n]{0,80})"),
+    like(r"Cluster \S{1,100} (?P<what>was terminated\. Reason: [A-Z_]{1,60})"),  # Databricks
     *(Sign(words, rf"(?P<what>(?i:spot {words}))") for words in ("instance interruption", "Instance Interruption")),
     Sign(
         "time limit",
         r"\b(?P<what>(?i:job|process|container|pod|run|task)\b[^\n]{0,60} (?:terminated|killed|cancelled|stopped)\b"
         r"[^\n]{0,60}\b(?:wall|time|walltime)[ -](?:clock )?(?:time )?limit\b)",
     ),
-    Sign("JobPreempted", r"(?P<what>\bJobPreempted\b)"),
+    like(r"(?P<what>\bJobPreempted\b)"),
 )
 """Messages of other platforms that end a job. A restarted job logs more below."""
 STATES: tuple[Sign, ...] = (
     Sign(
         "not produced any output (state: ",  # submitit's
         r"\(state: (?P<what>TIMEOUT|PREEMPTED|CANCELLED[^)\n]{0,40}|DEADLINE)\)",
-        frozenset({"UncompletedJobError"}),
+        ("UncompletedJobError",),
     ),
-    Sign("MaxRuntimeExceeded", r"(?P<what>MaxRuntimeExceeded)", frozenset({"UnexpectedStatusException"})),
+    like(r"(?P<what>MaxRuntimeExceeded)", ("UnexpectedStatusException",)),
 )
 """About a job, in the exception of the program that waited for it."""
 LOST: tuple[Sign, ...] = (
-    Sign("NodeNotReady", r"(?P<what>\bNodeNotReady\b[^\n]{0,120})"),
+    like(r"(?P<what>\bNodeNotReady\b[^\n]{0,120})"),
     Sign(
         "requested job terminate, 'EOF'", r"(?P<what>node \d{1,9} \((?P<node>[\w.\-]{1,255})\) requested job terminate)"
     ),
-    Sign(
-        "Task launch for ",
+    like(
         r"(?P<what>Task launch for \S{1,60} failed on node (?P<node>[\w.\-]{1,255}): (?:Communication connection"
-        r" failure|Job prolog failed|Socket timed out[^\n]{0,60}))",
+        r" failure|Job prolog failed|Socket timed out[^\n]{0,60}))"
     ),
-    Sign("NODE_FAIL", r"(?P<what>(?:^|State[:=] ?|\s)NODE_FAIL\b(?=[\s,]|$))"),
+    like(r"(?P<what>(?:^|State[:=] ?|\s)NODE_FAIL\b(?=[\s,]|$))"),
     Sign("has lost communication with a remote daemon", r"(?P<what>lost communication with a remote daemon)"),
-    Sign("JobNodeLost", r"(?P<what>\bJobNodeLost\b[^\n]{0,120})"),
-    Sign("an not reconnect to ", r"(?P<what>Can not reconnect to (?P<node>\S{1,255}), rescheduling job)"),
-    Sign("type=node-failure", r"job\.exception type=(?P<what>node-failure [^\n]{0,120})"),
+    like(r"(?P<what>\bJobNodeLost\b[^\n]{0,120})"),
+    like(r"(?P<what>Can not reconnect to (?P<node>\S{1,255}), rescheduling job)"),
+    like(r"job\.exception type=(?P<what>node-failure [^\n]{0,120})"),
 )
 """Torque, srun, sacct, Azure ML, HTCondor and Flux, about an attempt that another one may have followed."""
-LOST_STATE = Sign("(state: NODE_FAIL)", r"\(state: (?P<what>NODE_FAIL)\)", frozenset({"UncompletedJobError"}))
+LOST_STATE = like(r"\(state: (?P<what>NODE_FAIL)\)", ("UncompletedJobError",))
 """submitit's message, in the program that waited for the job."""
 
 

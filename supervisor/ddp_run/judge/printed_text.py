@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from ddp_run.evidence.exception_chain import statement
 from ddp_run.evidence.model import Death
 from ddp_run.evidence.went_on import WARNED
 from ddp_run.evidence.windows import VERY_LAST
@@ -37,4 +38,4 @@ def could_not_print(death: Death) -> bool:
     raised = death.exception
     if raised is None or raised.type not in ("OSError", "IOError") or raised.message != "[Errno 5] Input/output error":
         return False
-    return bool(_PRINTING.search("\n".join(raised.traceback.splitlines()[-4:])))
+    return _PRINTING.search(statement(raised)) is not None

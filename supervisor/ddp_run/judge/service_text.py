@@ -13,8 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddp_run.judge.signs import Hit, Sign
-from ddp_run.judge.verdict import Confidence
+from ddp_run.judge.signs import Sign, like
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,8 @@ def _of_classes(kind: str) -> Iterator[Sign]:
     for client in _CLIENTS:
         classes: str = getattr(client, kind)
         if classes:
-            yield Sign(client.module, rf"^{re.escape(client.module)}(?:\w+\.){{0,4}}(?:{classes}){_WHY}")
+            pattern = rf"^{re.escape(client.module)}(?:\w+\.){{0,4}}(?:{classes}){_WHY}"
+            yield Sign(client.module, pattern, likely=client.module in _OPEN)
 
 
 _RAISED = r"^[\w.]{1,200}(?:Error|Exception): [^\n]{0,600}?"
@@ -126,11 +126,14 @@ _REASON = r"[ :\-]{1,3}(?:Unauthorized|Forbidden|Too Many|Internal Server|Bad Ga
 
 
 def _of_statuses(status: str) -> Iterator[Sign]:
-    """An HTTP status in an exception of any class, if the words before it call it one and others indicate a request."""
+    """An HTTP status in an exception of any class, if the words before it call it one and others indicate a request.
+
+    Only likely: a number in a message says so.
+    """
     for words in ("rror code", "returned error ", "(error ", "HTTP response code: ", "tatus code"):
         said = rf"{re.escape(words)}[:=]? ?(?:{status})\b"
-        yield Sign(words, rf"{_RAISED}(?:{_REQUEST}[^\n]{{0,300}}?{said}|{said}{_REASON})")
-    yield Sign("ClientResponseError: ", rf"ClientResponseError: (?:{status}), ")  # aiohttp's
+        yield Sign(words, rf"{_RAISED}(?:{_REQUEST}[^\n]{{0,300}}?{said}|{said}{_REASON})", likely=True)
+    yield like(rf"ClientResponseError: (?:{status}), ", likely=True)  # aiohttp's
 
 
 def _of_amazon(codes: str, group: str = "what") -> Sign:
@@ -138,65 +141,57 @@ def _of_amazon(codes: str, group: str = "what") -> Sign:
     return Sign("An error occurred (", rf"An error occurred \((?P<{group}>{codes})\) when calling")
 
 
-def as_sure(hit: Hit) -> Confidence:
-    """Less certain if only a number in the message says so, or an ambiguous class."""
-    return "likely" if hit.sign in _STATUSES or hit.sign.words in _OPEN else hit.confidence
-
-
 _S3 = "S3 operation failed; code: "
 """MinIO's."""
-_TROUBLE = tuple(_of_statuses(r"5\d\d|429"))
-_REFUSAL = tuple(_of_statuses(r"40[13]"))
-_STATUSES = (*_TROUBLE, *_REFUSAL)
 NO_ANSWER: tuple[Sign, ...] = (
     *_of_classes("no_answer"),
-    *_TROUBLE,
+    *_of_statuses(r"5\d\d|429"),
     _of_amazon(
         r"SlowDown|ServiceUnavailable|InternalError|InternalFailure|RequestTimeout|Throttling\w{0,20}|BadGateway"
         r"|TooManyRequests\w{0,20}|RequestLimitExceeded|50[0-4]|429",
         "why",
     ),
-    Sign("Please reduce your request rate", types=frozenset({"OSError"})),  # s3fs, of SlowDown
-    Sign("AWS Error ", r"AWS Error (?P<why>NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE)\b"),  # Arrow
-    Sign("connection to server ", r"connection to server (?:at|on) [^\n]{1,300} failed: (?!FATAL)"),
-    Sign("Can't connect to MySQL server", r"Can't connect to MySQL server on '(?P<host>[\w.\-]{1,200})"),
-    Sign("Failed to resolve '", r"Failed to resolve '(?P<host>[\w.\-]{1,200})'"),  # urllib3's
-    Sign("Server Disconnected", types=frozenset({"ConnectionError"})),  # datasets, of aiohttp
-    Sign("IncompleteRead(", r"IncompleteRead\(\d{1,18} bytes read"),  # http.client, urllib3
+    Sign("Please reduce your request rate", types=("OSError",)),  # s3fs, of SlowDown
+    like(r"AWS Error (?P<why>NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE)\b"),  # Arrow
+    like(r"connection to server (?:at|on) [^\n]{1,300} failed: (?!FATAL)"),
+    like(r"Can't connect to MySQL server on '(?P<host>[\w.\-]{1,200})"),
+    like(r"Failed to resolve '(?P<host>[\w.\-]{1,200})'"),  # urllib3's
+    Sign("Server Disconnected", types=("ConnectionError",)),  # datasets, of aiohttp
+    like(r"IncompleteRead\(\d{1,18} bytes read"),  # http.client, urllib3
     Sign("we cannot find the requested files in the cached path"),  # transformers 4, early
-    Sign("Consistency check failed: file should be of size", types=frozenset({"OSError"})),  # huggingface_hub
+    Sign("Consistency check failed: file should be of size", types=("OSError",)),  # huggingface_hub
 )
 REFUSED: tuple[Sign, ...] = (
     *_of_classes("refused"),
-    *_REFUSAL,
+    *_of_statuses(r"40[13]"),
     *(
         Sign(words, rf"^(?![\w.]{{0,200}}Proxy){_RAISED[1:]}(?<!Tunnel connection failed: ){words}")
         for words in ("401 Unauthorized", "403 Forbidden")
     ),
-    Sign("nvalid API key", rf"{_RAISED}Invalid API key"),
-    Sign("API key must be ", types=frozenset({"ValueError"})),  # wandb
+    like(rf"{_RAISED}Invalid API key"),
+    Sign("API key must be ", types=("ValueError",)),  # wandb
     Sign("Could not find kaggle.json"),
     Sign("fatal error: Unable to locate credentials"),  # Amazon's command line
     Sign(_S3, rf"{_S3}(?P<what>AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch)"),
-    Sign("AWS Error ", r"AWS Error (?P<what>ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH)"),
-    Sign("PermissionError: ", r"^PermissionError: (?:Access Denied|Forbidden)", frozenset({"PermissionError"})),
+    like(r"AWS Error (?P<what>ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH)"),
+    like(r"^PermissionError: (?:Access Denied|Forbidden)", ("PermissionError",)),
     # gRPC's codes, also used by tensorstore and mlflow
     *(
         Sign(f"{code}: ", rf"^[\w.]{{1,200}}: {code}: [^\n]{{0,120}}")
         for code in ("PERMISSION_DENIED", "UNAUTHENTICATED")
     ),
     Sign("password authentication failed for user "),  # PostgreSQL
-    Sign("Access denied for user '", r"Access denied for user '[^'\n]{1,100}'@"),  # MySQL
+    like(r"Access denied for user '[^'\n]{1,100}'@"),  # MySQL
     Sign("API_KEY environment variable", r"api_key client option must be set[^\n]{0,160}"),  # openai
     Sign("requires an API key. ", r"Comet(?:\.ml)? requires an API key"),
 )
 MISSING: tuple[Sign, ...] = (
     *_of_classes("missing"),
     _of_amazon(r"NoSuchKey|NoSuchBucket|404"),
-    Sign("AWS Error ", r"AWS Error (?P<what>NO_SUCH_KEY|NO_SUCH_BUCKET|RESOURCE_NOT_FOUND)"),
-    Sign("NOT_FOUND: Error opening ", r"^[\w.]{1,200}: NOT_FOUND: Error opening [^\n]{0,200}"),  # tensorstore
+    like(r"AWS Error (?P<what>NO_SUCH_KEY|NO_SUCH_BUCKET|RESOURCE_NOT_FOUND)"),
+    like(r"^[\w.]{1,200}: NOT_FOUND: Error opening [^\n]{0,200}"),  # tensorstore
     Sign("Revision Not Found for url"),
-    Sign("No URLs matched: ", r"CommandException: No URLs matched: (?P<path>\S{1,1000})"),  # gsutil
+    like(r"CommandException: No URLs matched: (?P<path>\S{1,1000})"),  # gsutil
     Sign("is not a valid git identifier (branch name"),  # transformers
     Sign(_S3, rf"{_S3}(?P<what>NoSuchKey|NoSuchBucket)"),
 )

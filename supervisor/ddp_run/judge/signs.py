@@ -8,26 +8,30 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from re import Match, Pattern
 
-from ddp_run.evidence.exception_chain import chain, dealt_with, raised_by_handler
+from ddp_run.evidence.exception_chain import chain, dealt_with, raised_by_handler, statement
+from ddp_run.evidence.joined import joined
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.went_on import WentOn
 from ddp_run.evidence.windows import LAST_WORDS, LEAVING
+from ddp_run.judge.literals import longest
 from ddp_run.judge.verdict import Confidence, Finding, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """Signals caused by the process itself. Any other signal may have come long after a line."""
 _NCCL_ERRORS = ("NCCL error", "NCCL Error", "ncclUnhandledCudaError", "ncclSystemError", "ncclInternalError")
-URL = r"(?P<url>https?://[^\s'\"?<>]+)"
-"""A URL up to its query; group `url`."""
+URL = r"(?P<url>https?://(?:[^/@\s]{1,200}@)?(?P<host>[^\s/:'\"?<>]{1,255})(?::(?P<port>\d{1,5}))?[^\s'\"?<>]*+)"
+"""A URL up to its query; groups `url`, `host` and `port`."""
 QUOTED_PATH = r"(?P<quote>['\"])(?P<path>.{1,1000}?)(?P=quote)"
 """A path in Python's repr form; groups `quote` and `path`."""
+DATA_WORKER = r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\)"
+"""From torch/utils/data/dataloader.py; group `pids`."""
 _NOT_STARTED = (126, 127)
 """A shell's exit codes for a program that it could not run or could not find."""
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
@@ -39,12 +43,17 @@ class Sign:
     default). It is compiled when the words are met, as few of a thousand are in one log.
 
     `types`: the classes (without modules) of exceptions that may contain them; empty: any, and lines outside
-    exceptions.
+    exceptions. `cause` and `advice`: what it means, texts with fields (`Hit.fill`); None: the rule makes them of what
+    else it knows. `likely`: it proves nothing. `retry` overrides the rule's own policy.
     """
 
     words: str
     pattern: str | None = None
-    types: frozenset[str] = field(default_factory=frozenset)
+    types: frozenset[str] | tuple[str, ...] = ()
+    cause: str | None = None
+    advice: tuple[str, ...] | None = None
+    likely: bool = False
+    retry: Retry | None = field(default=None, hash=False)
 
     @property
     def compiled(self) -> Pattern[str]:
@@ -56,8 +65,41 @@ class Sign:
         return self.compiled.search(text) if self.words in text else None
 
 
+def like(
+    pattern: str, types: frozenset[str] | tuple[str, ...] = (), *, cause: str | None = None, likely: bool = False
+) -> Sign:
+    """Return the sign for a regular expression; its words are the longest text that each match contains."""
+    return Sign(longest(pattern), pattern, types, cause, likely=likely)
+
+
 _compiled = cache(re.compile)
 """The cache of `re` itself is smaller than the catalogue."""
+
+
+def meaning(
+    *signs: Sign,
+    cause: str | None = None,
+    advice: tuple[str, ...] | None = None,
+    likely: bool = False,
+    retry: Retry | None = None,
+) -> tuple[Sign, ...]:
+    """Return the signs with what they mean in common; what a sign says itself stays."""
+    return tuple(
+        replace(
+            sign,
+            cause=sign.cause or cause,
+            advice=advice if sign.advice is None else sign.advice,
+            likely=sign.likely or likely,
+            retry=sign.retry or retry,
+        )
+        for sign in signs
+    )
+
+
+_FIELD = re.compile(r"\{(\w+)\}")
+_OPTIONAL = re.compile(r"\{([^{}]*(?:\{\w+\}[^{}]*)+)\}")
+_SHOWN = 160
+"""Characters of a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,30 +126,98 @@ class Hit:
         start = self.match.string.rfind("\n", 0, self.match.start()) + 1
         return self.match.string[start:].partition("\n")[0].strip()
 
+    @property
+    def message(self) -> str:
+        """Return the message of the exception that contains it, else the line."""
+        return self.text if self.exception is None else self.exception.message
+
+    @property
+    def traceback(self) -> str:
+        """Return the traceback of the exception that contains it; empty for a plain line."""
+        return "" if self.exception is None else self.exception.traceback
+
+    @property
+    def statement(self) -> str:
+        """Return the source lines that raised that exception, if its traceback shows them."""
+        return "" if self.exception is None else statement(self.exception)
+
+    def where(self, death: Death) -> str:
+        """Return the user's line in the exception that contains it, else in the one that ended the rank."""
+        return (self.exception.where if self.exception is not None else "") or death.where
+
+    def fill(self, text: str, death: Death, **more: str | None) -> str:
+        """Return a sign's text with its fields: `{name}` of a group or of `more`, or `{who}`, `{where}`, `{host}`,
+        `{line}`, `{match}`; `{ in {name}}` is left out if there is no such name.
+        """
+        shown = {
+            "who": death.who,
+            "where": self.where(death),
+            "host": death.host,
+            "line": self.text[:_SHOWN],
+            "match": self.match[0].partition("\n")[0].strip()[:_SHOWN],
+            **{name: value and value.strip() for name, value in self.match.groupdict().items()},
+            **more,
+        }
+
+        def keep(part: Match[str]) -> str:
+            return part[1] if all(map(shown.get, _FIELD.findall(part[1]))) else ""
+
+        def put(named: Match[str]) -> str:
+            return shown[named[1]] or "" if named[1] in shown else named[0]  # a shell's braces stay
+
+        return _FIELD.sub(put, _OPTIONAL.sub(keep, text))
+
+    def says(self, death: Death, **more: str | None) -> str:
+        """Return what its sign means."""
+        return self.fill(self.sign.cause or "", death, **more)
+
     def finding(
         self,
         rule: Rule,
         death: Death,
-        cause: str,
-        advice: Sequence[str] = (),
+        cause: str | None = None,
+        advice: Sequence[str] | None = None,
         *,
         confidence: Confidence | None = None,
         retry: Retry | None = None,
         also: Iterable[Quote] = (),
     ) -> Finding:
-        """Return the rule's finding about this death, based on this hit; `also` are further lines that prove it."""
+        """Return the rule's finding about this death.
+
+        `cause`: in place of what the sign says; `advice`: if the sign has none; `also`: further lines that prove it.
+        """
         quotes = [self.quote] if self.quote else []
         quotes += [quote for quote in also if quote not in quotes]
+        sign = self.sign
+        advised = advice or () if sign.advice is None else (self.fill(each, death) for each in sign.advice)
         return Finding(
             rule,
             death.rank,
-            cause,
+            self.says(death) if cause is None else cause,
             tuple(quotes),
-            tuple(advice),
-            confidence or self.confidence,
-            retry,
+            tuple(advised),
+            confidence or ("likely" if sign.likely else self.confidence),
+            retry or sign.retry,
             death.exception,
         )
+
+
+Search = Callable[[Death, Sequence[Sign]], Hit | None]
+
+
+def matcher(rule: Rule, signs: Sequence[Sign], *searches: Search) -> Callable[[Death, Evidence], Finding | None]:
+    """Return the question of a rule whose signs say everything; the searches as in `first_of`, or `ended_by`."""
+
+    def match(death: Death, _attempt: Evidence) -> Finding | None:
+        hit = first_of(death, signs, *searches or (ended_by,))
+        return None if hit is None else hit.finding(rule, death)
+
+    return match
+
+
+def first_of(death: Death, signs: Sequence[Sign], *searches: Search) -> Hit | None:
+    """Return what the first of the searches finds that finds one."""
+    return next((hit for search in searches if (hit := search(death, signs)) is not None), None)
 
 
 def ended_by(death: Death, signs: Sequence[Sign]) -> Hit | None:
@@ -186,12 +296,17 @@ def started_again(log: LogText, hit: Hit) -> bool:
     return _went_on(log.lines).after_stop(hit.index)
 
 
-def every(log: LogText, sign: Sign) -> list[Hit]:
-    """Find all lines of the log with a sign, in order."""
-    if not _joined(log.lines).holds(sign.words):
-        return []
-    found = ((index, sign.search(line)) for index, line in enumerate(log.lines))
-    return [Hit(sign, match, log.quote(index), None, "certain", index) for index, match in found if match is not None]
+def every(log: LogText, *signs: Sign) -> list[Hit]:
+    """Find all lines of the log with one of the signs, in order."""
+    text = joined(log.lines)
+    found = [
+        Hit(sign, match, log.quote(index), None, "certain", index)
+        for sign in signs
+        if text.holds(sign.words)
+        for index, line in enumerate(log.lines)
+        if (match := sign.search(line)) is not None
+    ]
+    return sorted(found, key=lambda hit: hit.index)
 
 
 def quotes(*hits: Hit | None) -> tuple[Quote, ...]:
@@ -199,20 +314,15 @@ def quotes(*hits: Hit | None) -> tuple[Quote, ...]:
     return tuple(hit.quote for hit in hits if hit is not None and hit.quote is not None)
 
 
-def words(signs: Iterable[Sign]) -> Collection[str]:
-    """Return all literals without duplicates."""
-    return sorted({sign.words for sign in signs})
-
-
 def _speaks_of_nccl(log: LogText) -> bool:
     """Whether the log contains an NCCL error, so that NCCL's lines elsewhere belong to it."""
-    text = _joined(log.lines)
+    text = joined(log.lines)
     return any(text.holds(words) for words in _NCCL_ERRORS)
 
 
 def _last(log: LogText, signs: Sequence[Sign], confidence: Confidence, lines: int | None = None) -> Hit | None:
     """Return the last line with a sign; with `lines`, only if it is among the last so many."""
-    text = _joined(log.lines)
+    text = joined(log.lines)
     present = [sign for sign in signs if text.holds(sign.words)]
     first = 0 if lines is None else max(0, len(log.lines) - lines)
     for index in range(len(log.lines) - 1 if present else -1, first - 1, -1):
@@ -222,32 +332,6 @@ def _last(log: LogText, signs: Sequence[Sign], confidence: Confidence, lines: in
             if match is not None:
                 return Hit(sign, match, log.quote(index), None, confidence, index)
     return None
-
-
-class _Joined:
-    """All lines as one text.
-
-    Sixty rules search each log for their words, mostly in vain, and that is fast in one text. Each set of words is
-    searched once: a rule checks the agent's log for every rank.
-    """
-
-    __slots__ = ("_held", "_text")
-
-    def __init__(self, lines: tuple[str, ...]) -> None:
-        self._text = "\n".join(lines)
-        self._held: dict[str, bool] = {}
-
-    def holds(self, words: str) -> bool:
-        """Whether they occur anywhere in it."""
-        held = self._held.get(words)
-        if held is None:
-            held = self._held[words] = words in self._text
-        return held
-
-
-@lru_cache(maxsize=4)
-def _joined(lines: tuple[str, ...]) -> _Joined:
-    return _Joined(lines)
 
 
 _went_on = lru_cache(maxsize=4)(WentOn)  # rules ask about the same few logs

@@ -9,7 +9,7 @@ Environment Modules.
 
 from __future__ import annotations
 
-from ddp_run.judge.signs import Sign
+from ddp_run.judge.signs import URL, Sign, like
 
 _SHELL = r"(?:^|\s)[^\s:]{1,300}: "
 _NAME = r"(?P<path>(?![-$])[^\s:'\"\u2018]{1,300})"
@@ -17,9 +17,9 @@ _QUOTE, _UNQUOTE = "['\"`\u2018]", "['\"`\u2019]"
 _MISSING = "[Nn]o such file or directory"
 
 NO_PROGRAM: tuple[Sign, ...] = (
-    Sign("command not found", rf"{_SHELL}(?:line \d{{1,9}}: )?{_NAME}: command not found\s*$"),
-    Sign("command not found: ", r"\bzsh(?::\d{1,9})?: command not found: (?P<path>\S{1,300})"),
-    Sign(": not found", rf"{_SHELL}\d{{1,9}}: {_NAME}: not found\s*$"),
+    like(rf"{_SHELL}(?:line \d{{1,9}}: )?{_NAME}: command not found\s*$"),
+    like(r"\bzsh(?::\d{1,9})?: command not found: (?P<path>\S{1,300})"),
+    like(rf"{_SHELL}\d{{1,9}}: {_NAME}: not found\s*$"),
     Sign("failed to run command ", rf"failed to run command {_QUOTE}(?P<path>[^\n]{{1,300}}?){_UNQUOTE}: {_MISSING}"),
     Sign(
         "No such file or directory",
@@ -27,63 +27,52 @@ NO_PROGRAM: tuple[Sign, ...] = (
         rf"|(?:^|\s)-?(?:ba|da|z|k|c)?sh: (?P<script>[^\s:]{{1,300}}): {_MISSING}\s*$",
     ),
     Sign("bad interpreter", r"bad interpreter(?:\((?P<path>[^)\n]{1,300})\))?: No such file or directory"),
-    Sign("Failed at step EXEC spawning ", rf"Failed at step EXEC spawning (?P<path>\S{{1,300}}): {_MISSING}"),
+    like(rf"Failed at step EXEC spawning (?P<path>\S{{1,300}}): {_MISSING}"),
     Sign(
         "no such file or directory",
         rf"(?:^|\s)exec (?P<path>/\S{{1,300}}): {_MISSING}\s*$|exec user process caused: \"?{_MISSING}"
         rf"|exec: \"(?P<program>[^\"\n]{{1,300}})\": (?:stat|lstat) [^\n]{{1,300}}: {_MISSING}"
         rf"|^FATAL:\s{{1,9}}stat (?P<started>\S{{1,300}}): {_MISSING}",
     ),
-    Sign("Failed to execute '", r"Failed to execute '(?P<path>[^'\n]{1,300})'[^\n]{0,40}errno=2:"),
+    like(r"Failed to execute '(?P<path>[^'\n]{1,300})'[^\n]{0,40}errno=2:"),
     Sign(": start failed: ", rf"task \d{{1,9}} [^\n]{{0,200}}: start failed: (?P<path>[^\n]{{1,300}}): {_MISSING}"),
     Sign("executable file `", r"executable file `(?P<path>[^`\n]{1,300})` not found in \$PATH"),
-    Sign("Failed to spawn: `", r"Failed to spawn: `(?P<path>[^`\n]{1,300})`"),
-    Sign(
-        "Executable: ",  # Open MPI's, below "mpirun was unable to find the specified executable file"
-        r"^Executable: {1,10}(?P<path>\S{1,1000})$",
-    ),
+    like(r"Failed to spawn: `(?P<path>[^`\n]{1,300})`"),
+    # Open MPI's, below "mpirun was unable to find the specified executable file"
+    like(r"^Executable: {1,10}(?P<path>\S{1,1000})$"),
     Sign("execvp error on file ", rf"execvp error on file (?P<path>\S{{1,300}}) \({_MISSING}\)"),  # MPICH's
-    Sign("cannot execute: required file not found", rf"{_NAME}: cannot execute: required file not found"),
+    like(rf"{_NAME}: cannot execute: required file not found"),
 )
 """Group `path`, `program`, `script` or `started`: what could not be started."""
 OBJECT_MISSING: tuple[Sign, ...] = (
     Sign("(NoSuch", r"An error occurred \((?P<path>NoSuchKey|NoSuchBucket)\) when calling"),
     Sign("fatal error: An error occurred (404)"),  # the command-line client: may be a check
     Sign("NoSuchKey (404)"),
-    Sign("No URLs matched: ", r"No URLs matched: (?P<path>\S{1,1000})"),
+    like(r"No URLs matched: (?P<path>\S{1,1000})"),
 )
 """From object stores, as their clients raise and print it."""
 NO_FILE: tuple[Sign, ...] = (
     Sign("mount source ", r"mount source (?P<path>[^\n]{1,1000}) doesn't exist"),
     Sign(": destination ", r"destination (?P<path>[^\s]{1,1000}) doesn't exist in container"),
-    Sign("source path does not exist: ", r"source path does not exist: (?P<path>[^\n]{1,1000}?)\.?\s*$"),
-    Sign(
-        "manifest unknown",
-        r"(?:reading manifest \S{1,200} in|manifest for) (?P<path>\S{1,400}?):? [^\n]{0,80}manifest unknown",
-    ),
-    Sign(
-        "failed to resolve reference ",
-        r"failed to resolve reference \"(?P<path>[^\"\n]{1,400})\": [^\n]{1,400}: not found",
-    ),
-    Sign("returned error code: 404", r"URL (?P<path>\S{1,400}) returned error code: 404"),
-    Sign("hostPath type check failed: ", r"hostPath type check failed: (?P<path>\S{1,1000}) is not a "),
-    Sign("Could not find conda environment: ", r"Could not find conda environment: (?P<path>\S{1,1000})"),
-    Sign("Not a conda environment: ", r"Not a conda environment: (?P<path>\S{1,1000})"),
-    Sign(
-        "Cannot activate, prefix does not exist",
-        r"Cannot activate, prefix does not exist at: '(?P<path>[^'\n]{1,1000})'",
-    ),
-    Sign("module(s) are unknown: ", r"The following module\(s\) are unknown: \"(?P<path>[^\"\n]{1,300})\""),
-    Sign("Unable to locate a modulefile for ", r"Unable to locate a modulefile for '(?P<path>[^'\n]{1,300})'"),
-    Sign("Could not open stdout file ", rf"Could not open stdout file (?P<path>[^\n]{{1,1000}}): {_MISSING}"),
-    Sign("sbatch: error: Unable to open file ", r"sbatch: error: Unable to open file (?P<path>[^\n]{1,1000})"),
-    Sign("could not find a pyproject.toml file in ", r"could not find a pyproject\.toml file in (?P<path>\S{1,1000})"),
-    Sign("[ERROR] No such file or directory: ", r"\[ERROR\] No such file or directory: (?P<path>\S{1,1000})"),
-    Sign("matched no objects", r"URLs matched no objects or files"),
-    Sign("fatal: repository '", r"fatal: repository '(?P<path>[^'\n]{1,400})' not found"),
+    like(r"source path does not exist: (?P<path>[^\n]{1,1000}?)\.?\s*$"),
+    like(r"(?:reading manifest \S{1,200} in|manifest for) (?P<path>\S{1,400}?):? [^\n]{0,80}manifest unknown"),
+    like(r"failed to resolve reference \"(?P<path>[^\"\n]{1,400})\": [^\n]{1,400}: not found"),
+    like(r"URL (?P<path>\S{1,400}) returned error code: 404"),
+    like(r"hostPath type check failed: (?P<path>\S{1,1000}) is not a "),
+    like(r"Could not find conda environment: (?P<path>\S{1,1000})"),
+    like(r"Not a conda environment: (?P<path>\S{1,1000})"),
+    like(r"Cannot activate, prefix does not exist at: '(?P<path>[^'\n]{1,1000})'"),
+    like(r"The following module\(s\) are unknown: \"(?P<path>[^\"\n]{1,300})\""),
+    like(r"Unable to locate a modulefile for '(?P<path>[^'\n]{1,300})'"),
+    like(rf"Could not open stdout file (?P<path>[^\n]{{1,1000}}): {_MISSING}"),
+    like(r"sbatch: error: Unable to open file (?P<path>[^\n]{1,1000})"),
+    like(r"could not find a pyproject\.toml file in (?P<path>\S{1,1000})"),
+    like(r"\[ERROR\] No such file or directory: (?P<path>\S{1,1000})"),
+    like(r"URLs matched no objects or files"),
+    like(r"fatal: repository '(?P<path>[^'\n]{1,400})' not found"),
     Sign(": mount src=", r": mount src=(?P<path>[^\s,:]{1,1000})[^\n]{0,400}: not a directory"),
-    Sign(": can't cd to ", r": can't cd to (?P<path>\S{1,1000})"),
-    Sign("TERM_CWD_NOTEXIST", r"TERM_CWD_NOTEXIST: [^\n]{1,200}"),
+    like(r": can't cd to (?P<path>\S{1,1000})"),
+    like(r"TERM_CWD_NOTEXIST: [^\n]{1,200}"),
     *(
         Sign(
             words,
@@ -93,10 +82,9 @@ NO_FILE: tuple[Sign, ...] = (
         )
         for words in ("No such file or directory", "no such file or directory")
     ),
-    Sign(
-        "[Errno 2] No such file or directory: ",
+    like(
         r"(?:Could not open requirements file|FileNotFoundError): \[Errno 2\] No such file or directory:"
-        r" '(?P<path>[^'\n]{1,1000})'",
+        r" '(?P<path>[^'\n]{1,1000})'"
     ),
 )
 """Group `path`: what is missing, if named."""
@@ -111,29 +99,26 @@ DENIED: tuple[Sign, ...] = tuple(
 )
 UNREACHABLE: tuple[Sign, ...] = (
     Sign("toomanyrequests: "),
-    Sign("dial tcp", r"dial tcp \S{1,300}[^\n]{0,200}: (?P<why>i/o timeout|connect: [a-z ]{1,40}|no such host)"),
-    Sign("net/http: ", r"(?P<why>net/http: (?:request canceled|TLS handshake timeout)[^\n]{0,100})"),
-    Sign("returned error code: ", r"URL (?P<url>https?://\S{1,400}) returned error code: (?P<status>429|5\d\d)"),
-    Sign("error sending request for url", r"error sending request for url \((?P<url>https?://[^\s)]{1,400})\)"),
-    Sign(
-        "fter connection broken by",  # pip's; it tries again, and then only says that it found no version
-        r"Retry\(total=\d+[^\n]{0,200}after connection broken by '(?P<why>[^\n]{1,200})'",
-    ),
-    Sign("Could not resolve host: ", r"(?P<why>Could not resolve host: (?P<host>[\w.\-]{1,255}))"),
-    Sign("curl: (", r"curl: \((?:5|7|16|28|35|52|56|92)\) (?P<why>[^\n]{1,100})"),
-    Sign("unable to resolve host address", r"unable to resolve host address [`'\u2018](?P<host>[\w.\-]{1,255})"),
-    Sign("E: Failed to fetch ", r"E: Failed to fetch (?P<url>https?://\S{1,400})"),
+    like(r"dial tcp \S{1,300}[^\n]{0,200}: (?P<why>i/o timeout|connect: [a-z ]{1,40}|no such host)"),
+    like(r"(?P<why>net/http: (?:request canceled|TLS handshake timeout)[^\n]{0,100})"),
+    like(rf"URL {URL}\S* returned error code: (?P<status>429|5\d\d)", cause="{who} got HTTP {status} from {to}"),
+    # pip's; it tries again, and then only says that it found no version
+    like(r"Retry\(total=\d+[^\n]{0,200}after connection broken by '(?P<why>[^\n]{1,200})'"),
+    like(r"(?P<why>Could not resolve host: (?P<host>[\w.\-]{1,255}))"),
+    like(r"curl: \((?:5|7|16|28|35|52|56|92)\) (?P<why>[^\n]{1,100})"),
+    like(r"unable to resolve host address [`'\u2018](?P<host>[\w.\-]{1,255})"),
+    like(rf"E: Failed to fetch {URL}"),
 )
 """Groups `url`, `host`, `status`, `why`."""
 REFUSED: tuple[Sign, ...] = (
     Sign("Permission denied (publickey"),
-    Sign("could not read Username for ", r"could not read Username for '(?P<url>https?://[^'\n]{1,400})'"),
+    like(rf"could not read Username for '{URL}"),
     Sign("fatal error: Unable to locate credentials"),
     Sign("This request is not authorized to perform this"),
 )
 FULL: tuple[Sign, ...] = (
     Sign("no space left on device"),
-    Sign("Not enough space left in ", r"Not enough space left in (?P<path>\S{1,1000})"),
+    like(r"Not enough space left in (?P<path>\S{1,1000})"),
     Sign("isk full while running job"),
     Sign("nsufficient disk space"),
     Sign("Job has exceeded allocated disk"),
@@ -152,46 +137,40 @@ FAULTY: tuple[Sign, ...] = (
             "Transport endpoint is not connected",
         )
     ),
-    Sign("not responding, timed out", r"nfs: server (?P<path>\S{1,300}) (?P<what>not responding, timed out)"),
-    Sign("EXT4-fs error", r"(?P<what>EXT4-fs error) \(device [^)\n]{1,80}\)"),
+    like(r"nfs: server (?P<path>\S{1,300}) (?P<what>not responding, timed out)"),
+    like(r"(?P<what>EXT4-fs error) \(device [^)\n]{1,80}\)"),
     Sign("LustreError: ", r"LustreError: [^\n]{1,200}(?P<what>This client was evicted by [\w\-]{1,80})"),
-    Sign("mount.nfs", r"mount\.nfs4?: (?P<what>Connection timed out|[^\n]{0,80}not responding)"),
-    Sign("I/O error, dev ", r"(?P<what>I/O error, dev \w{1,40})"),
+    like(r"mount\.nfs4?: (?P<what>Connection timed out|[^\n]{0,80}not responding)"),
+    like(r"(?P<what>I/O error, dev \w{1,40})"),
 )
 """Group `what`: the message of the file system or kernel."""
 VERSIONS: tuple[Sign, ...] = (
     Sign("ERROR: No matching distribution found for "),
     Sign("ERROR: ResolutionImpossible"),
     Sign("is not a supported wheel on this platform"),
-    Sign("requires a different Python", r"ERROR: Package '[^'\n]{1,200}' requires a different Python"),
+    like(r"ERROR: Package '[^'\n]{1,200}' requires a different Python"),
     Sign("No solution found when resolving dependencies"),
 )
 """From installers: pip and uv."""
 BUILDS: tuple[Sign, ...] = (
-    Sign("Failed building wheel for ", r"Failed building wheel for (?P<name>[\w.\-]{1,100})"),
-    Sign("Could not build wheels for ", r"Could not build wheels for (?P<name>[\w.\-]{1,100})"),
-    Sign("Failed to build installable wheels", r"Failed to build installable wheels[^\n]{0,100}"),
+    like(r"Failed building wheel for (?P<name>[\w.\-]{1,100})"),
+    like(r"Could not build wheels for (?P<name>[\w.\-]{1,100})"),
+    like(r"Failed to build installable wheels[^\n]{0,100}"),
 )
 NO_LIBRARY: tuple[Sign, ...] = (
-    Sign(
-        "error while loading shared libraries: ",
-        r"error while loading shared libraries: (?P<library>[^\s:]{1,400}): cannot open shared object file",
-    ),
+    like(r"error while loading shared libraries: (?P<library>[^\s:]{1,400}): cannot open shared object file"),
 )
 SYNTAX: tuple[Sign, ...] = (
-    Sign("yntax error", rf"{_SHELL}(?:line )?\d{{1,9}}: (?P<what>[Ss]yntax error:? [^\n]{{1,200}})"),
+    like(rf"{_SHELL}(?:line )?\d{{1,9}}: (?P<what>[Ss]yntax error:? [^\n]{{1,200}})"),
     Sign(
         "unexpected EOF while looking for matching",
         rf"{_SHELL}(?:line )?\d{{1,9}}: (?P<what>unexpected EOF while looking for [^\n]{{1,80}})",
     ),
-    Sign(
-        "command not found",
-        rf"{_SHELL}line \d{{1,9}}: (?P<what>(?:--?[a-z]|\$'\\r')[^\s:]{{0,100}}: command not found)",
-    ),
-    Sign("unbound variable", rf"{_SHELL}(?:line )?\d{{1,9}}: (?P<what>\w{{1,100}}: unbound variable)"),
-    Sign("parameter not set", rf"{_SHELL}\d{{1,9}}: (?P<what>\w{{1,100}}: parameter not set)"),
-    Sign("This does not look like a batch script", r"sbatch: error: (?P<what>This does not look like a batch script)"),
-    Sign("contains DOS line breaks", r"sbatch: error: (?P<what>Batch script contains DOS line breaks)"),
+    like(rf"{_SHELL}line \d{{1,9}}: (?P<what>(?:--?[a-z]|\$'\\r')[^\s:]{{0,100}}: command not found)"),
+    like(rf"{_SHELL}(?:line )?\d{{1,9}}: (?P<what>\w{{1,100}}: unbound variable)"),
+    like(rf"{_SHELL}\d{{1,9}}: (?P<what>\w{{1,100}}: parameter not set)"),
+    like(r"sbatch: error: (?P<what>This does not look like a batch script)"),
+    like(r"sbatch: error: (?P<what>Batch script contains DOS line breaks)"),
     *(
         Sign(
             words,
@@ -202,6 +181,6 @@ SYNTAX: tuple[Sign, ...] = (
         )
         for words in ("Batch job submission failed", "Unable to create step for job", "Unable to allocate resources")
     ),
-    Sign("unrecognized option '", r"\b(?:sbatch|srun|salloc): (?P<what>unrecognized option '[^'\n]{1,100}')"),
+    like(r"\b(?:sbatch|srun|salloc): (?P<what>unrecognized option '[^'\n]{1,100}')"),
 )
 """Group `what`: the shell's message."""

@@ -71,18 +71,22 @@ class Rule:
     fault: `always`, or in `init_process_group` only.
     """
 
-    code: str
     name: str
     title: str
-    area: Area
+    code: str
     layer: Layer
     retry: Retry
-    since: str
+    since: str = "0.1"
     wins_over: tuple[tuple[str, str], ...] = ()
     host: Literal["once", "repeated"] | None = None
     unlike: Literal["together", "loading"] | None = None
     end: Literal["crashed", "told", "waited", "after"] | None = None
     backend: Literal["always", "init"] | None = None
+
+    @property
+    def area(self) -> Area:
+        """What its code's hundreds stand for."""
+        return Area(f"{self.code[3]}xx")
 
     @property
     def consequence(self) -> bool:
@@ -93,6 +97,11 @@ class Rule:
     def general(self) -> bool:
         """Whether this only says how a rank ended."""
         return self.layer is Layer.UNEXPLAINED
+
+
+def named(module: str, page: str | None) -> tuple[str, str]:
+    """Return a rule's name and title: the name of its file, and the first line of its page."""
+    return module.rpartition(".")[2].replace("_", "-"), (page or "").partition("\n")[0].removesuffix(".")
 
 
 @frozen

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.judge.signs import Sign
+from ddp_run.judge.signs import Sign, like, meaning
 
 _RAISED = frozenset(
     {
@@ -19,15 +19,13 @@ _WHOSE = (
     r"package|[Ll]ibrary|[Rr]untime|CUDA|cuDNN|ROCm|HIP|CANN|ABI|NumPy|[Pp]y[Tt]orch|[Tt]orch|[Tt]ransformers|[Pp]ython"
 )
 
-PARTS_MISSING = (
-    Sign(
-        "with arguments from the 'CUDA' backend",
-        r"Could not run '(?!aten::|prims::)\w{1,60}::[\w.]{1,100}' with arguments from the 'CUDA' backend",
-        _RAISED,
-    ),
-    Sign("implementation for device cuda", r"\w{1,60}: implementation for device cuda:\d{1,4} not found"),
-    Sign("No such operator ", r"No such operator (?!aten::|prim)\w{1,60}::\w{1,100}", _RAISED),
+OLDER_NUMPY = ("python -m pip install 'numpy<2'   # or newer releases of the packages that were built for NumPy 1",)
+PARTS_MISSING = meaning(
+    like(r"Could not run '(?!aten::|prims::)\w{1,60}::[\w.]{1,100}' with arguments from the 'CUDA' backend", _RAISED),
+    like(r"\w{1,60}: implementation for device cuda:\d{1,4} not found"),
+    like(r"No such operator (?!aten::|prim)\w{1,60}::\w{1,100}", _RAISED),
     Sign("CUDA Setup failed despite GPU being available", types=_RAISED),  # bitsandbytes
+    likely=True,
 )
 """A package has no code for the GPU: built for CPUs, or not loaded because it does not fit the installed torch."""
 SIGNS: tuple[Sign, ...] = (
@@ -41,24 +39,18 @@ SIGNS: tuple[Sign, ...] = (
         )
     ),
     Sign("but source was compiled with", types=_RAISED),  # TensorFlow, about cuDNN
-    Sign(
-        "incompatible with", r"\bversion [\w.+]{1,40} is [^\n]{0,40}?incompatible with (?=\w)", _RAISED
-    ),  # jaxlib, and below
-    Sign("but this version of ", r"but this version of \w{1,40} requires version", _RAISED),
+    like(r"\bversion [\w.+]{1,40} is [^\n]{0,40}?incompatible with (?=\w)", _RAISED),  # jaxlib, and below
+    like(r"but this version of \w{1,40} requires version", _RAISED),
     Sign("not compatible with the installed", r"version \S{1,40} is[^\n]{0,60} not compatible with the inst"),
-    Sign("needs NumPy ", r"needs NumPy [\d.]{1,9} or (?:less|greater)", _RAISED),  # numba
+    *meaning(like(r"needs NumPy [\d.]{1,9} or (?:less|greater)", _RAISED), advice=OLDER_NUMPY),  # numba
     Sign("Gencode/Runtime versions", types=_RAISED),  # protobuf
     Sign("max supported IR version", types=_RAISED),  # ONNX Runtime
-    Sign("upported on Python 3.", r"not supported on Python 3\.\d{1,3}\b", _RAISED),  # torch.compile
-    Sign("required version by CUDA", r"(?:max|min)imum required version by CUDA [\d.]{1,9}", _RAISED),
+    like(r"not supported on Python 3\.\d{1,3}\b", _RAISED),  # torch.compile
+    like(r"(?:max|min)imum required version by CUDA [\d.]{1,9}", _RAISED),
     Sign("of Cuda that does", r"a version of Cuda that does\s+not match the version used to", _RAISED),  # apex
-    Sign("is used but incompatible", r"\w{1,60}==\S{1,40} is used but incompatible", _RAISED),  # OpenMMLab
-    Sign("upported on CUDA ", r"only supported on CUDA [\d.]{2,6} and (?:above|newer|later)", _RAISED),
-    Sign(
-        "but found version ",
-        r"requires? [^\n]{1,100}?[<>=!~]=? ?\d[^\n]{0,60}? but found version [\w.+]{1,30}",
-        _RAISED,
-    ),
+    like(r"\w{1,60}==\S{1,40} is used but incompatible", _RAISED),  # OpenMMLab
+    like(r"only supported on CUDA [\d.]{2,6} and (?:above|newer|later)", _RAISED),
+    like(r"requires? [^\n]{1,100}?[<>=!~]=? ?\d[^\n]{0,60}? but found version [\w.+]{1,30}", _RAISED),
     *PARTS_MISSING,
 )
 _PYDANTICS = frozenset({"PydanticUserError", "PydanticImportError"})
@@ -69,7 +61,7 @@ OLDER = (
     Sign("' not found. Available feature types: "),
     Sign("did not match any variant of untagged enum", r"any variant of untagged enum (?:ModelWrapper|Py\w+Wrapper)"),
     Sign("does not exist or is not currently imported", r"Tokenizer class \w+ does not exist or is not currently"),
-    Sign("must be a dictionary with two fields", r"rope_scaling`? must be a dictionary with two fields"),
+    like(r"rope_scaling`? must be a dictionary with two fields"),
     Sign(
         "`",
         r"` (?:is removed|has been moved to|is deprecated and should be replaced)|has been removed in V2",
@@ -77,12 +69,10 @@ OLDER = (
     ),
 )
 """Messages of a library that is older or newer than its input; a wrong file or name may cause the same."""
-KEYWORD = Sign(
-    "got an unexpected keyword argument '",
-    r"(?:(?P<whose>\w{1,100})\.)?(?P<called>\w{1,100})\(\) got an unexpected keyword argument '",
-    frozenset({"TypeError"}),
+KEYWORD = like(
+    r"(?:(?P<whose>\w{1,100})\.)?(?P<called>\w{1,100})\(\) got an unexpected keyword argument '", ("TypeError",)
 )
-ARCHITECTURE = Sign("KeyError", r"^KeyError: '[a-z][\w\-]{1,60}'$", frozenset({"KeyError"}))
+ARCHITECTURE = like(r"^KeyError: '[a-z][\w\-]{1,60}'$", ("KeyError",))
 AUTO = re.compile(
     r'transformers/models/auto/configuration_auto\.py", line \d+, in (?:__getitem__|from_pretrained)\n[^\n]*\n?$'
 )
@@ -101,10 +91,17 @@ LIBRARIES = (
 )
 OF_PROJECTS_TOO = frozenset({"datasets"})
 """Of these, names that many projects also give to a folder in their own code."""
-DROPPED = Sign(
-    "No module named '",
-    # Python names the first missing part: for a dotted name, the package itself is there
-    rf"No module named '(?P<dropped>(?:{LIBRARIES})\.[\w.]+|distutils|imp|asyncore|asynchat|cgi|pipes)'"
-    r"(?!; '[\w.]+' is not a package)",
-    frozenset({"ModuleNotFoundError"}),
+_DROPPED = "{who} found no module {dropped}{where}: not in the installed version of "
+DROPPED = tuple(
+    Sign(
+        "No module named '",
+        # Python names the first missing part: for a dotted name, the package itself is there
+        rf"No module named '(?P<dropped>{parts})'(?!; '[\w.]+' is not a package)",
+        ("ModuleNotFoundError",),
+        f"{_DROPPED}{whose}",
+    )
+    for parts, whose in (
+        (rf"(?P<whose>{LIBRARIES})\.[\w.]+", "{whose}"),
+        ("distutils|imp|asyncore|asynchat|cgi|pipes", "Python"),
+    )
 )

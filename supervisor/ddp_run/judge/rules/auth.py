@@ -20,90 +20,82 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import service_text
-from ddp_run.judge.signs import URL, Hit, Sign, ended_by, said_last
+from ddp_run.judge.signs import Hit, Sign, ended_by, like, meaning, said_last
 from ddp_run.judge.start_text import REFUSED
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP207",
-    name="auth",
-    title="Credentials missing or rejected",
-    area=Area.NETWORK,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same credentials will be rejected again"),
-    since="0.1",
     wins_over=(("permission-denied", "a service that wants credentials denied access, not the file system"),),
 )
 FRAMES = re.compile(
     r"/wandb/(?:sdk/)?(?:lib/apikey|wandb_login|util)\.py|/huggingface_hub/_login\.py"
     r"|/huggingface_hub/utils/_(?:http|errors)\.py \S*raise_for_status"
 )
-_NOT_FOUND = "If you are trying to access a private or gated repo"
+_URL = (
+    r"(?P<url>https?://(?:[^/@\s]{1,200}@)?(?P<host>[^\s/:'\"?<>]{1,255})(?::\d{1,5})?"
+    r"(?:/(?:api/(?:models|datasets|spaces)/|datasets/)?(?P<repository>[\w.\-]{1,100}/[\w.\-]{0,99}[\w\-]))?[^\s'\"?<>]*+)"
+)
+"""Group `repository`: `owner/name`, if it is the Hub's."""
+_NOT_FOUND, _HIDDEN = "{who} could not find ", " on the Hub: it is private, or the name is misspelled"
 _SAID: tuple[Sign, ...] = (
     # Hugging Face
-    Sign(
-        "You are trying to access a gated repo",
-        rf"You are trying to access a gated repo(?:\.\s+Make sure to have access to it at {URL})?",
+    *meaning(
+        like(rf"You are trying to access a gated repo(?:\.\s+Make sure to have access to it at {_URL})?"),
+        like(rf"Cannot access gated repo for url {_URL}"),
+        Sign("GatedRepoError", types=("GatedRepoError",)),
+        cause="{who} has no access to the gated repository{ {repository}} on the Hub",
     ),
-    Sign("Cannot access gated repo for url", rf"Cannot access gated repo for url {URL}"),
-    Sign("GatedRepoError", types=frozenset({"GatedRepoError"})),
-    Sign(_NOT_FOUND, rf"Repository Not Found for url: {URL}|{_NOT_FOUND}"),
+    *meaning(
+        like(rf"Repository Not Found for url: {_URL}", cause=f"{_NOT_FOUND}repository {{repository}}{_HIDDEN}"),
+        Sign("If you are trying to access a private or gated repo", cause=f"{_NOT_FOUND}a repository{_HIDDEN}"),
+        likely=True,
+    ),
     Sign("Token is required (", r"Token is required \([^)]{0,200}\), but no token found"),
-    Sign("LocalTokenNotFoundError", types=frozenset({"LocalTokenNotFoundError"})),
+    Sign("LocalTokenNotFoundError", types=("LocalTokenNotFoundError",)),
     Sign("Invalid username or password"),
     Sign("Invalid user token."),
     # requests, httpx, urllib
-    *(
-        Sign(f"{status} Client Error", rf"(?P<status>{status}) Client Error(?!: rate limit)(?:[^\n]*?url: {URL})?")
-        for status in (401, 403)
-    ),
-    *(
-        Sign(f"Client error '{status}", rf"Client error '(?P<status>{status})[^']*' for url '{URL}")
-        for status in (401, 403)
-    ),
-    *(  # reqwest, of programs in Rust
-        Sign(
-            f"HTTP status client error ({status} ",
-            rf"HTTP status client error \((?P<status>{status}) [^)]{{1,40}}\) for url \({URL}",
-        )
-        for status in (401, 403)
-    ),
-    Sign("HTTP Error 401", r"HTTP Error (?P<status>401)"),
-    Sign("HTTP Error 403", r"HTTP Error (?P<status>403)(?!: rate limit)"),
+    like(rf"(?P<status>40[13]) Client Error(?!: rate limit)(?:[^\n]*?url: {_URL})?"),
+    like(rf"Client error '(?P<status>40[13])[^']*' for url '{_URL}"),
+    like(rf"HTTP status client error \((?P<status>40[13]) [^)]{{1,40}}\) for url \({_URL}"),  # reqwest, in Rust
+    like(r"HTTP Error (?P<status>40[13])(?!: rate limit)"),
     # wandb
     Sign("api_key not configured (no-tty)"),
     Sign("No API key configured. Use `wandb login`"),
     Sign("wandb.errors.AuthenticationError"),
     Sign("wandb.errors.errors.AuthenticationError"),
     Sign("API key you provided is either invalid or missing"),
-    Sign("permission denied to upsert", r"permission denied to upsert\w*"),
+    like(r"permission denied to upsert\w*"),
     Sign("It appears that you do not have permission to access the requested resource"),
-    Sign("user is not logged in", r"(?:returned error 401: |W&B API: |message\": ?\")user is not logged in"),
+    like(r"(?:returned error 401: |W&B API: |message\": ?\")user is not logged in"),
     # Amazon, Google, Azure
-    Sign("Unable to locate credentials", types=frozenset({"NoCredentialsError"})),
+    Sign("Unable to locate credentials", types=("NoCredentialsError",)),
     Sign("Partial credentials found"),
-    Sign(
-        "An error occurred (",
+    like(
         r"An error occurred \((?P<what>401|403|AccessDenied(?:Exception)?|ExpiredToken(?:Exception)?"
         r"|InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken"
-        r"|UnrecognizedClientException|InvalidClientTokenId)\) when calling",
+        r"|UnrecognizedClientException|InvalidClientTokenId)\) when calling"
     ),
     Sign("Your default credentials were not found"),
     Sign("Could not automatically determine credentials"),
     Sign("Anonymous caller does not have storage."),
-    Sign("does not have storage.objects.", r"does not have storage\.objects\.\w+ access"),
+    like(r"does not have storage\.objects\.\w+ access"),
     Sign("AuthorizationPermissionMismatch"),
     Sign("DefaultAzureCredential failed to retrieve a token"),
     # registries of containers, Kubernetes
-    Sign("pull access denied for ", r"pull access denied for \S{1,300}"),
+    like(r"pull access denied for \S{1,300}"),
     Sign("requested access to the resource is denied"),
     Sign("unauthorized: authentication required"),
-    Sign("returned error code: 40", r"URL (?P<url>https?://\S{1,400}) returned error code: (?P<status>40[13])\b"),
-    Sign("unexpected status", r"unexpected status(?: code \S{1,400})?: (?P<status>40[13]) "),
+    like(rf"URL {_URL}\S* returned error code: (?P<status>40[13])\b"),
+    like(r"unexpected status(?: code \S{1,400})?: (?P<status>40[13]) "),
     Sign("Error from server (Forbidden): "),
     *service_text.REFUSED,
     # git
-    Sign("fatal: Authentication failed for", rf"fatal: Authentication failed for '(?:{URL})?"),
+    like(rf"fatal: Authentication failed for '(?:{_URL})?"),
 )
 SIGNS = (*_SAID, *REFUSED)
 
@@ -117,22 +109,16 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     service = _service(hit)
     # A server may refuse everybody, whatever credentials they have.
-    for_all = hit["status"] == "403" and service in ("", _host(hit))
-    sure: Confidence = "likely" if for_all or hit.sign.words == _NOT_FOUND else service_text.as_sure(hit)
-    return hit.finding(RULE, death, _cause(death, hit, service), _advice(hit, service), confidence=sure)
-
-
-def _host(hit: Hit) -> str | None:
-    found = re.match(r"https?://(?:[^/@\s]*@)?([^/:\s]+)", hit["url"] or "")
-    return found[1] if found else None
+    for_all = hit["status"] == "403" and service in ("", hit["host"])
+    sure: Confidence | None = "likely" if for_all else None
+    cause = hit.says(death) or f"{death.who} {_cause(hit, service)}"
+    return hit.finding(RULE, death, cause, _advice(hit, service), confidence=sure)
 
 
 def _service(hit: Hit) -> str:
     """Return the service that rejected the credentials: by host, by words, by the packages in the traceback."""
-    host = _host(hit)
-    said = f"{hit.sign.words}\n{hit.match[0]}"
-    trace = f"{hit.exception.type}\n{hit.exception.traceback}" if hit.exception is not None else ""
-    for service, named, package in (
+    host, said = hit["host"], hit.match[0]
+    for service, shown, package in (
         (
             "hugging face",
             r"gated repo|is a gated dataset|LocalToken|Token is required|GatedRepo|user token",
@@ -144,44 +130,28 @@ def _service(hit: Hit) -> str:
         ("azure", r"Azure|AuthorizationPermission", r"/azure/"),
     ):
         by_host = host is not None and service.replace(" ", "") in host
-        if by_host or re.search(named, said) or (host is None and re.search(package, trace)):
+        if by_host or re.search(shown, said) or (host is None and re.search(package, hit.traceback)):
             return service
     return host or ""
 
 
-def _cause(death: Death, hit: Hit, service: str) -> str:
+def _cause(hit: Hit, service: str) -> str:
     named = {"hugging face": "the Hugging Face Hub", "aws": "AWS", "google": "Google Cloud", "azure": "Azure"}
     by = named.get(service, service) or "a server"
-    repository = _repository(hit)
-    if "gated repo" in hit.sign.words or hit.sign.words == "GatedRepoError":
-        return f"{death.who} has no access to the gated repository{f' {repository}' if repository else ''} on the Hub"
-    if hit.sign.words == _NOT_FOUND:
-        what = f"repository {repository}" if repository else "a repository"
-        return f"{death.who} could not find {what} on the Hub: it is private, or the name is misspelled"
-    if hit["status"]:
-        return f"{death.who} was rejected by {by}: HTTP {hit['status']}"
-    if hit["what"]:
-        return f"{death.who} was rejected by {by}: {hit['what']}"
+    if hit["status"] or hit["what"]:
+        return f"was rejected by {by}: {hit['what'] or 'HTTP ' + str(hit['status'])}"
     if re.search(
         r"not configured|o API key|locate credentials|not found|no token found|determine cred|requires an API key"
         r"|must be set|MissingApiToken|MissingConfig",
         hit.match[0],
     ):
-        return f"{death.who} has no credentials for {by}"
-    return f"{death.who} was rejected by {by}: {hit.match[0][:120]}"
-
-
-def _repository(hit: Hit) -> str | None:
-    """Return `owner/name` from a Hub URL."""
-    found = re.match(
-        r"https?://[^/]+/(?:api/(?:models|datasets|spaces)/|datasets/)?([\w.\-]+/[\w.\-]+)", hit["url"] or ""
-    )
-    return found[1].removesuffix(".") if found else None
+        return f"has no credentials for {by}"
+    return f"was rejected by {by}: {hit.match[0][:120]}"
 
 
 def _advice(hit: Hit, service: str) -> tuple[str, ...]:
     if service == "hugging face":
-        repository = _repository(hit)
+        repository = hit["repository"]
         return (
             "hf auth whoami   # on the failed node: which login, if any (older: huggingface-cli whoami)",
             'test -n "$HF_TOKEN" && echo set   # in the job\'s environment: is a token set?',
@@ -203,5 +173,5 @@ def _advice(hit: Hit, service: str) -> tuple[str, ...]:
         return ("aws sts get-caller-identity   # on the failed node: who am I?",)
     if service == "google":
         return ("gcloud auth application-default print-access-token >/dev/null && echo ok   # on the failed node",)
-    host = _host(hit)
+    host = hit["host"]
     return (f"curl -sSI https://{host}   # does it require a login, or is there a proxy in between?",) if host else ()

@@ -18,31 +18,28 @@ from __future__ import annotations
 
 import re
 
+from ddp_run.evidence.exception_chain import statement
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.missing_text import missing_path
 from ddp_run.judge.package_text import missing_package, wrong_version
-from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, like
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import ExceptionInfo
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP103",
-    name="bad-arguments",
-    title="Script rejected its arguments",
-    area=Area.LAUNCH,
     layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the same arguments will be rejected again"),
-    since="0.1",
 )
 FRAMES = re.compile(r"/argparse\.py (?:error|exit)")
-_ARGPARSE = Sign(": error: ", r"(?<![\w.\-/])(?P<program>[\w.\-/]+(?: \w+)?): error: (?P<what>.+)")
-_ARGPARSES_OWN = Sign(
-    ": error: ",
+_ARGPARSE = like(r"(?<![\w.\-/])(?P<program>[\w.\-/]+(?: \w+)?): error: (?P<what>.+)")
+_ARGPARSES_OWN = like(
     r"(?<![\w.\-/])(?P<program>[\w.\-/]{1,300}): error: (?P<what>(?:argument \S{1,80}: "
     r"(?:invalid|expected|ignored explicit)"
-    r"|unrecognized arguments: |the following arguments are required: )[^\n]+)",
+    r"|unrecognized arguments: |the following arguments are required: )[^\n]+)"
 )
 _CLICK = tuple(
     Sign(f"Error: {words}", rf"^\W*Error: (?P<what>{words}.+)")
@@ -53,46 +50,40 @@ _CLAP = tuple(
     for words in ("a value is required for '", "unexpected argument '", "the following required arguments were not ")
 )
 """Programs written in Rust: https://docs.rs/clap, the text of its errors."""
-_TGIS = (Sign("ArgumentValidation(", r"^Error: ArgumentValidation\(\"(?P<what>[^\n]{1,300}?)\"?\)$"),)
+_TGIS = (like(r"^Error: ArgumentValidation\(\"(?P<what>[^\n]{1,300}?)\"?\)$"),)
 """The launcher of text-generation-inference."""
 _RAISED = tuple(
-    Sign(words, rf"(?P<what>{pattern})")
-    for words, pattern in (
-        ("not used by the HfArgumentParser", r"Some \w+(?: \w+)? are not used by the HfArgumentParser: [^\n]*"),
-        ("Unknown arguments from config file", r"Unknown arguments from config file: [^\n]*"),  # TRL
-        ("remaining_argv: [", r"remaining_argv: \[[^\n]*"),  # ms-swift
-        (
-            "overrides must be in the form of key=value",
-            r"Command-line overrides must be in the form of key=value[^\n]*",
-        ),
-        ("Non-existent ", r"Non-existent (?:config )?key: [\w.]{1,200}"),  # YACS, detectron2
-        ("Override list has odd length", r"Override list has odd length[^\n]*"),
-        ("is not a valid YOLO argument", r"'[^'\n]{1,200}' is not a valid YOLO argument"),
-        ("Could not override '", r"Could not override '[^'\n]{1,300}'"),  # Hydra
-        ("Could not append to config", r"Could not append to config[^\n]*"),
-        ("LexerNoViableAltException", r"LexerNoViableAltException: [^\n]{1,300}"),
-        ("override_grammar", r"See https://hydra\.cc/docs/\S{1,60}/override_grammar"),
+    like(rf"(?P<what>{pattern})")
+    for pattern in (
+        r"Some \w+(?: \w+)? are not used by the HfArgumentParser: [^\n]*",
+        r"Unknown arguments from config file: [^\n]*",  # TRL
+        r"remaining_argv: \[[^\n]*",  # ms-swift
+        r"Command-line overrides must be in the form of key=value[^\n]*",
+        r"Non-existent (?:config )?key: [\w.]{1,200}",  # YACS, detectron2
+        r"Override list has odd length[^\n]*",
+        r"'[^'\n]{1,200}' is not a valid YOLO argument",
+        r"Could not override '[^'\n]{1,300}'",  # Hydra
+        r"Could not append to config[^\n]*",
+        r"LexerNoViableAltException: [^\n]{1,300}",
+        r"See https://hydra\.cc/docs/\S{1,60}/override_grammar",
     )
 )
 """Python parsers that raise for rejected arguments."""
 _PRINTED = tuple(
-    Sign(words, pattern)
-    for words, pattern in (
-        ("Could not override '", r"^\W{0,9}(?P<what>Could not override '[^'\n]{1,300}')"),
-        ("Could not append to config", r"^\W{0,9}(?P<what>Could not append to config[^\n]{0,300})"),
-        (", e.g, ", r"^\W{0,9}(?P<what>You must specify '[^'\n]{1,200}', e\.g, [^\n]{1,200})"),
-        (
-            "override_grammar",
-            r"^\W{0,9}(?P<what>See https://hydra\.cc/docs/\S{1,60}/override_grammar\S{0,30} for details)",
-        ),
-        ("' is not in struct", r"^(?P<what>Key '[^'\n]{1,200}' is not in struct)"),
-        ("Could not consume arg: ", r"ERROR: (?P<what>Could not consume arg: [^\n]{1,300})"),  # Fire
-        ("received no value for the required arg", r"ERROR: (?P<what>The function received no value for [^\n]{1,300})"),
-        ("error: Parser key ", r"error: (?P<what>Parser key [^\n]{1,300})"),  # jsonargparse
-        ("' is not expected", r"error: (?P<what>Key '[^'\n]{1,300}' is not expected)"),
-        ("' is not accepted", r"error: (?P<what>Option '[^'\n]{1,300}' is not accepted)"),
-        ("Unrecognized option", r"[│|] (?P<what>Unrecognized options?: [^\n│|]{1,300})"),  # tyro
-        ("Argument --", r"[│|] (?P<what>Argument --[\w.\-]{1,100}: invalid [^\n│|]{1,300})"),
+    like(pattern, likely=True)
+    for pattern in (
+        r"^\W{0,9}(?P<what>Could not override '[^'\n]{1,300}')",
+        r"^\W{0,9}(?P<what>Could not append to config[^\n]{0,300})",
+        r"^\W{0,9}(?P<what>You must specify '[^'\n]{1,200}', e\.g, [^\n]{1,200})",
+        r"^\W{0,9}(?P<what>See https://hydra\.cc/docs/\S{1,60}/override_grammar\S{0,30} for details)",
+        r"^(?P<what>Key '[^'\n]{1,200}' is not in struct)",
+        r"ERROR: (?P<what>Could not consume arg: [^\n]{1,300})",  # Fire
+        r"ERROR: (?P<what>The function received no value for the required arg[^\n]{1,300})",
+        r"error: (?P<what>Parser key [^\n]{1,300})",  # jsonargparse
+        r"error: (?P<what>Key '[^'\n]{1,300}' is not expected)",
+        r"error: (?P<what>Option '[^'\n]{1,300}' is not accepted)",
+        r"[│|] (?P<what>Unrecognized options?: [^\n│|]{1,300})",  # tyro
+        r"[│|] (?P<what>Argument --[\w.\-]{1,100}: invalid [^\n│|]{1,300})",
     )
 )
 """Python parsers that print the rejected argument and exit: Hydra with code 1, the others with 2."""
@@ -104,7 +95,6 @@ _CHECKS = re.compile(
 )
 """Names of functions that read or check a program's arguments."""
 _FRAME = re.compile(r'^  File "[^"\n]{1,400}", line \d{1,9}, in [^\n]{1,200}\n', re.MULTILINE)
-_BY_HAND = re.compile(r"^\s{0,20}(?:raise|assert)\b")
 _OPTION = re.compile(r"^[`'\"]?--[a-z][\w\-]{1,60}")
 _NEAR = 4
 """Such a function must be among this many innermost frames."""
@@ -126,12 +116,11 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if death.exception is not None and _is_refusal(death.exception) and not _names_something_else(death):
         return _checked(death, attempt, death.exception)
     hit = _printed(death)
-    if hit is None or hit.quote is None:
+    if hit is None:
         return None
-    script = attempt.script or "the script"
+    cause = f"{attempt.script or 'the script'} rejected its arguments: {hit['what']}"
     advice = (f"python {attempt.script} --help",) if attempt.script and attempt.script.endswith(".py") else ()
-    sure: Confidence = "likely" if hit.sign in _PRINTED else "certain"
-    return Finding(RULE, death.rank, f"{script} rejected its arguments: {hit['what']}", (hit.quote,), advice, sure)
+    return hit.finding(RULE, death, cause, advice)
 
 
 def _printed(death: Death) -> Hit | None:
@@ -164,7 +153,7 @@ def _is_refusal(raised: ExceptionInfo) -> bool:
     last = [found.end() for found in _FRAME.finditer(raised.traceback)][-_NEAR:]
     if not last or raised.type.rpartition(".")[2] not in _REFUSALS:
         return False
-    if _BY_HAND.search(raised.traceback[last[-1] :]) is None:
+    if not statement(raised).startswith(("raise", "assert")):
         return False
     checks = [found.end() for found in _CHECKS.finditer(raised.traceback)]
     return (bool(checks) and checks[-1] >= last[0]) or _OPTION.search(raised.message) is not None

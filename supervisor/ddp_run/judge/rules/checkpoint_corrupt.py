@@ -19,83 +19,96 @@ a temporary name, and rename with `os.replace` once everything is written.
 from __future__ import annotations
 
 import re
-import signal
 from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, ended_by, in_last_words
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_last_words, like, meaning
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP802",
-    name="checkpoint-corrupt",
-    title="Checkpoint or data file corrupt",
-    area=Area.CHECKPOINT,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the file will still be corrupt"),
-    since="0.1",
 )
 FRAMES = re.compile(r"/torch/serialization\.py (?:load|_load|_legacy_load|_open_zipfile)")
-_KEY = "invalid load key, "
-_OPERAND = "Unsupported operand "
-_CUT = "[Errno 22] Invalid argument"
-_EMPTY = "Ran out of input"
-_TOO_LARGE = re.compile("HeaderTooLarge|header too large")  # safetensors up to 0.5, and later
-_ZIP = frozenset({"BadZipFile"})
-_LFS = "without having git-lfs installed"
-_SAFETENSORS = "Error while deserializing header"
-_DAMAGED: tuple[Sign, ...] = (
-    Sign(
-        "orrupt",
-        r"^[\w.]{1,200}(?:Error|Exception): [^\n]{0,300}?"
-        r"\b(?i:checkpoint|weights|state dict\w{0,10}|file|archive)\b[^\n]{0,200}?\b(?<!not )[Cc]orrupt(?:ed)?\b",
-    ),
-    Sign("heckpoint at ", r"\b[Cc]heckpoint at \S{1,400} is (?:invalid|corrupt)"),
-    Sign("not an sstable", types=frozenset({"DataLossError"})),  # TensorFlow
+_POINTERS = (
+    "find . -size -2k -exec grep -l '^version https://git-lfs' {} +   # pointers instead of files",
+    "git lfs install && git lfs pull",
 )
-"""Messages of readers of any format about a file."""
-_DATA: tuple[Sign, ...] = (
-    Sign("invalid hash value (expected", types=frozenset({"RuntimeError"})),  # torch.hub
-    Sign("File not found or corrupted.", types=frozenset({"RuntimeError"})),  # torchvision
-    Sign("integrity check failed", types=frozenset({"FileIntegrityError"})),  # modelscope
-    Sign("Checksum failure: ", types=frozenset({"ValueError"})),  # MosaicML's streaming
-    Sign("truncated file: eof = "),  # HDF5
-    Sign("file signature not found", types=frozenset({"OSError"})),
-    Sign("Parquet magic bytes not found in footer"),
-    Sign("The file must end with PAR1"),
-    Sign("Compressed file ended before the end-of-stream marker"),
-    Sign("ReadError: ", r"^tarfile\.ReadError: (?:unexpected end of data|file could not be opened)"),
-    Sign("database disk image is malformed"),
-    Sign("MDB_CORRUPTED"),
-    Sign("moov atom not found"),  # ffmpeg
-)
-"""About files other than checkpoints: a reader's guess at the reason, or one damaged sample among many."""
-SIGNS: tuple[Sign, ...] = (
-    Sign("PytorchStreamReader failed", r"PytorchStreamReader failed (?P<what>[^\n]{0,140})"),
-    Sign(_KEY, r"invalid load key, '(?P<key>[^']*)'"),
+_UNPICKLER = like(r"Unsupported operand (?P<operand>\d{1,9})\b")
+SIGNS = meaning(
+    like(r"PytorchStreamReader failed [^\n]{0,140}"),
+    like(r"invalid load key, '(?P<key>[^']*)'"),
     Sign("pickle data was truncated"),
     Sign("unpickling stack underflow"),
-    Sign(_EMPTY, r"EOFError: Ran out of input", frozenset({"EOFError"})),
-    Sign("The file might be corrupted", r"unexpected EOF, expected (?P<more>\d+) more bytes"),
+    like(r"EOFError: Ran out of input", ("EOFError",), cause="{who} loaded a pickle that is empty or truncated{where}"),
+    Sign(
+        "The file might be corrupted",
+        r"unexpected EOF, expected (?P<more>\d+) more bytes",
+        cause="{who} loaded a checkpoint truncated by at least {more} bytes{where}",
+    ),
     Sign("unexpected EOF. The file might be corrupted"),
     Sign("storage has wrong byte size: expected"),
     Sign("storage has wrong size: expected"),
-    Sign(_OPERAND, r"Unsupported operand (?P<operand>\d{1,9})\b"),
-    Sign(_CUT, r"\[Errno 22\] Invalid argument$", frozenset({"OSError"})),
-    Sign(_SAFETENSORS, r"Error while deserializing header: (?P<what>[^\n]{0,120})"),
-    Sign(_LFS),
-    Sign("BadZipFile: ", types=_ZIP),
+    _UNPICKLER,
+    like(
+        r"(?P<refused>\[Errno 22\] Invalid argument)$",
+        ("OSError",),
+        cause="{who} could not read a checkpoint{where}: the file is most likely truncated",
+        likely=True,
+    ),
+    *meaning(
+        Sign(
+            "without having git-lfs installed",
+            cause="{who} loaded a git-lfs pointer instead of the weights{where}",
+        ),
+        # safetensors up to 0.5, and later
+        like(r"Error while deserializing header: (?=[^\n]{0,100}(?:HeaderTooLarge|header too large))[^\n]{0,120}"),
+        advice=_POINTERS,
+    ),
+    like(r"Error while deserializing(?: header)?: [^\n]{0,120}"),  # safetensors
+    Sign("BadZipFile: ", types=("BadZipFile",), likely=True),
     Sign("Invalid magic number; corrupt file?"),
-    Sign("Error while deserializing: ", r"Error while deserializing: (?P<what>[^\n]{0,120})"),  # safetensors
     Sign("GGUF magic invalid"),
-    *_DAMAGED,
+    *meaning(  # readers of any format
+        like(
+            r"^[\w.]{1,200}(?:Error|Exception): [^\n]{0,300}?"
+            r"\b(?i:checkpoint|weights|state dict\w{0,10}|file|archive)\b[^\n]{0,200}?\b(?<!not )[Cc]orrupt(?:ed)?\b"
+        ),
+        like(r"\b[Cc]heckpoint at \S{1,400} is (?:invalid|corrupt)"),
+        Sign("not an sstable", types=("DataLossError",)),  # TensorFlow
+        cause="{who} could not read a checkpoint{where}: {line}",
+        likely=True,
+    ),
     Sign("data is not within the file bounds, model is corrupted or incomplete"),  # llama.cpp
     Sign("the model you are trying to load is corrupted"),
-    *_DATA,
+    *meaning(  # other files than checkpoints: a reader's guess at the reason, or one damaged sample among many
+        Sign("invalid hash value (expected", types=("RuntimeError",)),  # torch.hub
+        Sign("File not found or corrupted.", types=("RuntimeError",)),  # torchvision
+        Sign("integrity check failed", types=("FileIntegrityError",)),  # modelscope
+        Sign("Checksum failure: ", types=("ValueError",)),  # MosaicML's streaming
+        Sign("truncated file: eof = "),  # HDF5
+        Sign("file signature not found", types=("OSError",)),
+        Sign("Parquet magic bytes not found in footer"),
+        Sign("The file must end with PAR1"),
+        Sign("Compressed file ended before the end-of-stream marker"),
+        like(r"^tarfile\.ReadError: (?:unexpected end of data|file could not be opened)"),
+        Sign("database disk image is malformed"),
+        Sign("MDB_CORRUPTED"),
+        Sign("moov atom not found"),  # ffmpeg
+        cause="{who} could not read a data file{where}: {line}",
+        likely=True,
+    ),
+    cause="{who} could not read a checkpoint{where}: {match}",
 )
-_UNPICKLER = next(sign for sign in SIGNS if sign.words == _OPERAND)
 # Python's spawn pickles the program itself: a child whose parent died reads half of it.
 _SPAWNED = re.compile(r"multiprocessing/(?:spawn|forkserver|connection|queues)\.py")
+_ADVICE = (
+    "ls -lt --time-style=full-iso   # in the checkpoint folder: is the newest file smaller than the others?",
+    'torch.save(state, "last.pt.tmp"); os.replace("last.pt.tmp", "last.pt")   # on rank 0 only: never partial',
+)
+_PAGES = ("find . -size -100k -exec grep -lIi '<html' {} +   # HTML saved instead of the file: download again",)
 _STARTS = {
     "v": "it starts with `v`, like a git-lfs pointer",
     "<": "it starts with `<`, like an HTML or XML page",
@@ -107,17 +120,17 @@ _STARTS = {
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Find the message with which a reader rejects a file's format."""
-    if death.killed_without_exception and death.code != -signal.SIGABRT:
-        return None  # another signal ended it, so earlier output was not the end
-    hit = ended_by(death, SIGNS) or _below_a_blank_line(death)
-    if hit is None or not _is_meant(hit) or (hit.exception is not None and _SPAWNED.search(hit.exception.traceback)):
+    if death.killed_by_another:
         return None
-    sure: Confidence = (
-        "likely"
-        if hit.sign.types == _ZIP or hit.sign.words == _CUT or hit.sign in (*_DATA, *_DAMAGED)
-        else hit.confidence
-    )
-    return hit.finding(RULE, death, _cause(death, hit), _advice(hit), confidence=sure)
+    hit = ended_by(death, SIGNS) or _below_a_blank_line(death)
+    if hit is None or not _is_meant(hit) or _SPAWNED.search(hit.traceback):
+        return None
+    start = _start(hit)
+    if start is None:
+        return hit.finding(RULE, death, None, _ADVICE)
+    why = _STARTS.get(start, f"it starts with {start!r}, which no pickle does")
+    cause = f"{death.who} loaded a file that is not a checkpoint{hit.where(death)}: {why}"
+    return hit.finding(RULE, death, cause, {"v": _POINTERS, "<": _PAGES}.get(start, _ADVICE))
 
 
 def _below_a_blank_line(death: Death) -> Hit | None:
@@ -130,11 +143,9 @@ def _below_a_blank_line(death: Death) -> Hit | None:
 def _is_meant(hit: Hit) -> bool:
     """Whether no pickle has this operand (others are merely unsupported). `Invalid argument`: only from torch's
     reader."""
-    if hit.sign.words == _OPERAND:
-        return int(hit["operand"] or 0) not in _opcodes()
-    if hit.sign.words == _CUT:
-        return hit.exception is not None and "PyTorchFileReader(" in hit.exception.traceback
-    return True
+    if hit["operand"]:
+        return int(hit["operand"]) not in _opcodes()
+    return hit["refused"] is None or "PyTorchFileReader(" in hit.traceback
 
 
 def _opcodes() -> frozenset[int]:
@@ -149,39 +160,3 @@ def _start(hit: Hit) -> str | None:
         byte = int(hit["operand"])
         return chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}"
     return hit["key"]
-
-
-def _cause(death: Death, hit: Hit) -> str:
-    raised = hit.exception
-    where = raised.where if raised is not None else ""
-    start = _start(hit)
-    if start is not None:
-        why = _STARTS.get(start, f"it starts with {start!r}, which no pickle does")
-        return f"{death.who} loaded a file that is not a checkpoint{where}: {why}"
-    if hit.sign.words == _CUT:
-        return f"{death.who} could not read a checkpoint{where}: the file is most likely truncated"
-    if hit.sign.words == _LFS:
-        return f"{death.who} loaded a git-lfs pointer instead of the weights{where}"
-    if hit.sign.words == _EMPTY:
-        return f"{death.who} loaded a pickle that is empty or truncated{where}"
-    if hit["more"]:
-        return f"{death.who} loaded a checkpoint truncated by at least {hit['more']} bytes{where}"
-    what = "a data file" if hit.sign in _DATA else "a checkpoint"
-    said = hit.text if hit.sign in (*_DATA, *_DAMAGED) else hit.match[0]
-    return f"{death.who} could not read {what}{where}: {said[:140].strip()}"
-
-
-def _advice(hit: Hit) -> tuple[str, ...]:
-    atomic = 'torch.save(state, "last.pt.tmp"); os.replace("last.pt.tmp", "last.pt")   # on rank 0 only: never partial'
-    pointer = hit.sign.words == _LFS or _start(hit) == "v" or _TOO_LARGE.search(hit["what"] or "")
-    if pointer:
-        return (
-            "find . -size -2k -exec grep -l '^version https://git-lfs' {} +   # pointers instead of files",
-            "git lfs install && git lfs pull",
-        )
-    if _start(hit) == "<":
-        return ("find . -size -100k -exec grep -lIi '<html' {} +   # HTML saved instead of the file: download again",)
-    return (
-        "ls -lt --time-style=full-iso   # in the checkpoint folder: is the newest file smaller than the others?",
-        atomic,
-    )

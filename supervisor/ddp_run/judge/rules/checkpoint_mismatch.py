@@ -21,17 +21,14 @@ from dataclasses import dataclass
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import AFTER
-from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, like, meaning
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP801",
-    name="checkpoint-mismatch",
-    title="Checkpoint does not match the model, the optimizer or the number of ranks",
-    area=Area.CHECKPOINT,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="checkpoint and model will still differ"),
-    since="0.1",
     unlike="loading",
 )
 FRAMES = re.compile(r"/torch/nn/modules/module\.py load_state_dict")
@@ -39,11 +36,10 @@ SYMPTOMS = (Sign("size mismatch for ", r"(?m)^\s{0,20}size mismatch for [\w.]{1,
 _LIBRARIES = frozenset(
     {"AssertionError", "CheckpointingException", "Exception", "NotFoundError", "RuntimeError", "ValueError"}
 )
-_STATE_DICT = "Error(s) in loading state_dict for "
-_KEY_ERROR = "KeyError"
 _UNLIKE = r"(?:mismatch\w{0,10}|(?:does not|doesn't|do not) match|not equal to)"
 _LOADED = r"(?<!gradient )(?<!activation )(?i:checkpoints?|state[ _]?dict|(?:saved|pretrained) (?:weights|state|model))"
-_PHRASES: tuple[Sign, ...] = (
+_NO_KEY = "{who} found no key '{key}' in a checkpoint{where}"
+_PHRASES = meaning(
     *(
         Sign(
             words,
@@ -52,13 +48,13 @@ _PHRASES: tuple[Sign, ...] = (
         )
         for words in ("ismatch", " not match", "n't match", "not equal to")
     ),
-    Sign("CheckpointingException: ", r"CheckpointingException: Global shape mismatch"),  # Megatron
+    like(r"CheckpointingException: Global shape mismatch"),  # Megatron
     *(
         Sign(words, rf"\b(?i:key|keys|tensor|parameter|weight)\b[^\n]{{0,200}} {words}", _LIBRARIES)
         for words in ("not found in checkpoint", "not found in state", "not in state dict", "not in checkpoint")
     ),
     Sign("from model not in state dict"),  # torch.distributed.checkpoint, through Megatron
-    Sign("File does not contain tensor ", types=frozenset({"SafetensorError"})),
+    Sign("File does not contain tensor ", types=("SafetensorError",)),
     Sign("this looks incorrect.", r"Trying to set a tensor of shape [^\n]{1,300} this looks incorrect\."),
     *(
         Sign(words, types=_LIBRARIES)
@@ -70,44 +66,55 @@ _PHRASES: tuple[Sign, ...] = (
             "objects could not be loaded. Example error message for object",
         )
     ),
-    Sign("ismatch when loading weights", r"\w{1,40} count mismatch when loading weights"),  # Keras
+    like(r"\w{1,40} count mismatch when loading weights"),  # Keras
     Sign("not compatible with the stored shape"),  # Orbax
     Sign("on-disk value metadata tree structures do not match"),
+    cause="{who} loaded a checkpoint that does not match{where}: {line}",
+    likely=True,
 )
 """Messages of readers of other formats, in general exception classes."""
-SIGNS: tuple[Sign, ...] = (
-    Sign(_STATE_DICT, r"Error\(s\) in loading state_dict for (?P<model>[\w.\[\]]+):(?P<body>[\s\S]*)"),
-    Sign("doesn't match the size of optimizer's group"),
-    Sign("loaded state dict has a different number of parameter groups"),
-    Sign("Missing key in checkpoint state_dict", r"Missing key in checkpoint state_dict: (?P<key>\S+[^\s.])"),
-    Sign("Size mismatch between saved torch.Size", r"Size mismatch between saved (?P<what>[^\n]{0,140})"),
-    Sign(
-        "The checkpoint being loaded used a DP",
-        r"The checkpoint being loaded used a DP world size of (?P<saved>\d+)"
-        r" but the current world size is (?P<now>\d+)",
+SIGNS = meaning(
+    like(r"Error\(s\) in loading state_dict for (?P<model>[\w.\[\]]+):(?P<body>[\s\S]*)"),
+    *meaning(
+        like(
+            r"checkpoint being loaded used a DP world size of (?P<saved>\d+) but the current world size is (?P<now>\d+)"
+        ),
+        like(r"world size at save time was (?P<saved>\d{1,9}), but at load time was (?P<now>\d{1,9})"),
+        cause="{who} loaded a checkpoint saved with {saved} ranks, but runs with {now}{where}",
+        advice=(
+            "start {saved} data-parallel ranks in total, as many as it was saved with",
+            "python -m deepspeed.checkpoint.ds_to_universal --help   # or convert it to load with any number",
+        ),
     ),
-    Sign(
-        "Missing optimizer state for parameter '",
-        r"Missing optimizer state for parameter '(?P<key>[^'\n]{1,400})' in checkpoint",
+    *meaning(
+        like(r"Missing optimizer state for parameter '(?P<key>[^'\n]{1,400})' in checkpoint", cause=_NO_KEY),
+        Sign("doesn't match the size of optimizer's group"),
+        Sign("loaded state dict has a different number of parameter groups"),
+        Sign("Trying to restore optimizer state but checkpoint contains only the model"),
+        cause="{who} loaded an optimizer state that does not match the model's parameters{where}",
+        advice=(
+            "print([len(g['params']) for g in optimizer.param_groups])   # in the program",
+            "print([len(g['params']) for g in state['param_groups']])   # in the checkpoint's optimizer state",
+        ),
     ),
-    Sign("Trying to restore optimizer state but checkpoint contains only the model"),
+    *meaning(
+        like(r"Missing key in checkpoint state_dict: (?P<key>\S+[^\s.])"),
+        Sign(
+            "There is no module or parameter named ",
+            r"no module or parameter named (?P<quote>['\"])(?P<key>[^'\"\n]{1,200})",
+        ),
+        like(r"^RuntimeError: weight (?P<key>\w{1,80}(?:\.\w{1,80}){1,20}) does not exist", ("RuntimeError",)),
+        cause=_NO_KEY,
+    ),
+    Sign("Size mismatch between saved torch.Size", r"Size mismatch between saved [^\n]{0,140}"),
     Sign("Trying to restore training state but checkpoint contains only the model"),
     Sign("The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler"),
-    Sign("at save time was ", r"world size at save time was (?P<saved>\d{1,9}), but at load time was (?P<now>\d{1,9})"),
-    Sign("weights were not initialized from checkpoint"),  # vLLM, like the next two
+    Sign("weights were not initialized from checkpoint"),  # vLLM, like the next
     Sign("Attempted to load weight (torch.Size("),
-    Sign(
-        "There is no module or parameter named ",
-        r"no module or parameter named (?P<quote>['\"])(?P<key>[^'\"\n]{1,200})",
-    ),
-    Sign(
-        "RuntimeError: weight ",
-        r"^RuntimeError: weight (?P<key>\w{1,80}(?:\.\w{1,80}){1,20}) does not exist",
-        frozenset({"RuntimeError"}),
-    ),
     Sign("You set `ignore_mismatched_sizes` to `False`"),
     *_PHRASES,
-    Sign(_KEY_ERROR, r"KeyError: '(?P<key>[\w.\-/]+)'$", frozenset({_KEY_ERROR})),
+    Sign("KeyError", r"KeyError: '(?P<part>[\w.\-/]+)'$", ("KeyError",)),
+    cause="{who} loaded a checkpoint that does not match{where}: {match}",
 )
 _GENERAL = (
     Sign(
@@ -171,12 +178,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = ended_by(death, SIGNS)
     if hit is None:
         return _said_in_general(death) or _tolerated(death)
-    if hit.sign.words == _KEY_ERROR:
-        return _part(death, hit)
-    if hit.sign.words == _STATE_DICT:
-        return _state_dict(death, hit)
-    sure: Confidence = "likely" if hit.sign in _PHRASES else hit.confidence
-    return hit.finding(RULE, death, _cause(death, hit), _advice(hit), confidence=sure)
+    if hit["part"]:
+        return _part(death, hit, hit["part"])
+    return hit.finding(RULE, death) if hit["body"] is None else _state_dict(death, hit, hit["body"])
 
 
 def _said_in_general(death: Death) -> Finding | None:
@@ -184,7 +188,7 @@ def _said_in_general(death: Death) -> Finding | None:
     if hit is None or hit.exception is not death.exception or _RECOMPUTED.search(hit.match.string[:400]):
         return None
     said = hit.text.partition(": ")[2][:160] or hit.text[:160]
-    cause = f"{death.who} loaded a checkpoint that does not fit{_where(hit)}: {said}"
+    cause = f"{death.who} loaded a checkpoint that does not fit{hit.where(death)}: {said}"
     return hit.finding(RULE, death, cause, confidence="likely")
 
 
@@ -210,39 +214,25 @@ def _tolerated(death: Death) -> Finding | None:
     return None
 
 
-def _where(hit: Hit) -> str:
-    raised = hit.exception
-    return raised.where if raised is not None else ""
-
-
-def _part(death: Death, hit: Hit) -> Finding | None:
+def _part(death: Death, hit: Hit, key: str) -> Finding | None:
     """Match a KeyError if the line that raised it takes that key out of a variable named like a checkpoint."""
-    key = hit["key"]
-    lines = [] if hit.exception is None else hit.exception.traceback.splitlines()
-    source = next((line for line in reversed(lines) if line.startswith("    ") and line.strip(" ~^")), "")
+    source = hit.statement
     taken = [found["key"] for found in _FROM_CHECKPOINT.finditer(source)]
-    loading = (
-        key
-        and _PARTS.fullmatch(key)
-        and _LOADING.search(source)
-        and re.search(rf"\[['\"]{re.escape(key)}['\"]\]", source)
-    )
-    if key is None or not (key in taken or loading):
+    indexed = re.search(rf"\[['\"]{re.escape(key)}['\"]\]", source) is not None
+    if key not in taken and not (indexed and _PARTS.fullmatch(key) and _LOADING.search(source)):
         return None
-    return hit.finding(
-        RULE,
-        death,
-        f"{death.who} found no key {key!r} in a checkpoint{_where(hit)}",
-        ('python -c "import sys, torch; print(list(torch.load(sys.argv[1])))" FILE   # lists its keys',),
-        confidence="likely",
-    )
+    cause = f"{death.who} found no key {key!r} in a checkpoint{hit.where(death)}"
+    advice = ('python -c "import sys, torch; print(list(torch.load(sys.argv[1])))" FILE   # lists its keys',)
+    return hit.finding(RULE, death, cause, advice, confidence="likely")
 
 
-def _state_dict(death: Death, hit: Hit) -> Finding:
-    differences = _differences(hit["body"] or "")
+def _state_dict(death: Death, hit: Hit, body: str) -> Finding:
+    differences = _differences(body)
     model = hit["model"]
     said = _said(differences)
-    cause = f"{death.who} loaded a checkpoint that does not match {model}{_where(hit)}" + (f": {said}" if said else "")
+    cause = f"{death.who} loaded a checkpoint that does not match {model}{hit.where(death)}" + (
+        f": {said}" if said else ""
+    )
     return hit.finding(RULE, death, cause, _repair(differences))
 
 
@@ -307,29 +297,3 @@ def _prefixed(with_it: tuple[str, ...], without: tuple[str, ...], prefix: str) -
     """Whether one side's names equal the other's with this prefix."""
     bare = {name.removeprefix(prefix) for name in with_it}
     return bool(with_it) and all(name.startswith(prefix) for name in with_it) and bool(bare & set(without))
-
-
-def _cause(death: Death, hit: Hit) -> str:
-    where = _where(hit)
-    if hit["saved"]:
-        return f"{death.who} loaded a checkpoint saved with {hit['saved']} ranks, but runs with {hit['now']}{where}"
-    if hit["key"]:
-        return f"{death.who} found no key {hit['key']!r} in a checkpoint{where}"
-    if "optimizer" in hit.sign.words or "parameter groups" in hit.sign.words:
-        return f"{death.who} loaded an optimizer state that does not match the model's parameters{where}"
-    said = hit.text if hit.sign in _PHRASES else hit.match[0]
-    return f"{death.who} loaded a checkpoint that does not match{where}: {said[:140]}"
-
-
-def _advice(hit: Hit) -> tuple[str, ...]:
-    if hit["saved"]:
-        return (
-            f"start {hit['saved']} data-parallel ranks in total, as many as it was saved with",
-            "python -m deepspeed.checkpoint.ds_to_universal --help   # or convert it to load with any number",
-        )
-    if "optimizer" in hit.sign.words or "parameter groups" in hit.sign.words:
-        return (
-            "print([len(g['params']) for g in optimizer.param_groups])   # in the program",
-            "print([len(g['params']) for g in state['param_groups']])   # in the checkpoint's optimizer state",
-        )
-    return ()

@@ -20,74 +20,78 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, anywhere, ended_by, in_exception
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Hit, Sign, anywhere, ended_by, in_exception, like, meaning
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP505",
-    name="collective-mismatch",
-    title="Collectives do not match between ranks",
-    area=Area.COLLECTIVE,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the ranks will call mismatched collectives again"),
-    since="0.1",
     unlike="together",
 )
 _PRINT = (
     r"CollectiveFingerPrint\((?:SequenceNumber=(?P<{0}seq>\d+), ?)?OpType=(?P<{0}op>\w+)"
     r"(?:, ?TensorShape=\[(?P<{0}shape>[^\]]*)\])?"
 )
-_DETECTED = Sign(
-    "Detected mismatch between collectives on ranks",
+_ADVICE = (
+    "export TORCH_DISTRIBUTED_DEBUG=DETAIL   # torch then compares every collective (not with Gloo and DDP together)",
+    "grep -rnE 'drop_last|get_rank\\(\\)' --include='*.py' .   # shorter last batch, or an if on the rank?",
+)
+_DIFFERENT = "; ranks likely called different collectives"
+_WRONG_SIZE = f"{{who}} received data of the wrong size from a peer{{: {{got}} bytes, expected {{wanted}}}}{_DIFFERENT}"
+_DETECTED = like(
     r"(?s)Detected mismatch between collectives on ranks\.(?: Rank (?P<a>\d+) is running (?:inconsistent )?collective: "
     + _PRINT.format("a_")
     + r".*?, but Rank (?P<b>\d+) is running (?:inconsistent )?collective: "
     + _PRINT.format("b_")
     + r")?",
+    cause="{who} called a different collective than its peers",
 )
-_GLOO = (
-    Sign(
-        "op.preamble.length <= op.nbytes", r"op\.preamble\.length <= op\.nbytes(?:\. (?P<got>\d+) vs (?P<wanted>\d+))?"
-    ),
+_GLOO = meaning(
+    like(r"op\.preamble\.length <= op\.nbytes(?:\. (?P<got>\d+) vs (?P<wanted>\d+))?"),
     Sign("Received data size doesn't match expected size"),
+    cause=_WRONG_SIZE,
+    advice=_ADVICE,
+    likely=True,
 )
-_COMPARED = Sign("Cannot apply desired operation due to shape mismatches")
-"""accelerate's comparison (ACCELERATE_DEBUG_MODE)."""
-_NCCL = (
-    Sign(
-        "collective mismatch error, local size ",
-        r"collective mismatch error, local size (?P<wanted>\d+) remote size (?P<got>\d+)",
-    ),
-    Sign(
-        "message truncated : receiving ", r"message truncated : receiving (?P<got>\d+) bytes instead of (?P<wanted>\d+)"
-    ),
+_NCCL = meaning(
+    like(r"collective mismatch error, local size (?P<wanted>\d+) remote size (?P<got>\d+)"),
+    like(r"message truncated : receiving (?P<got>\d+) bytes instead of (?P<wanted>\d+)"),
+    cause=_WRONG_SIZE,
+    advice=_ADVICE,
+    likely=True,
 )
-_COUNTED = (
-    Sign("Mismatched ", r"Mismatched [\w ,/]{1,60}: (?:One|one) rank "),  # Horovod
+_COMPARED = meaning(  # Horovod, MPI, DeepSpeed, torch's checkpoints, accelerate (ACCELERATE_DEBUG_MODE)
+    like(r"Mismatched [\w ,/]{1,60}: (?:One|one) rank "),
     Sign("MPI_ERR_TRUNCATE: message truncated"),
     Sign("Detected a disagreement on list ", r"disagreement on list (?:length|contents) between rank0 and rank"),
-    Sign(" has different values for ", r"Rank \d{1,9} has different values for [^\n]{1,200}\. Other ranks: "),
+    like(r"Rank \d{1,9} has different values for [^\n]{1,200}\. Other ranks: "),
+    Sign(
+        "Cannot apply desired operation due to shape mismatches",
+        cause="{who} called a collective with a different shape than its peers",
+    ),
+    cause="{who} and its peers do not agree on a collective: {line}",
+    advice=_ADVICE,
 )
-"""The comparisons of Horovod, MPI, DeepSpeed and torch's checkpoints."""
-_GARBLED = (
+_GARBLED = meaning(
     Sign(
         "DefaultCPUAllocator: ",
         r"DefaultCPUAllocator: [^\n]{0,40}memory: you tried to allocate (?P<got>\d{13,20}) bytes",
     ),
-    Sign("negative dimension", r"negative dimension (?P<got>-\d+)"),
-    Sign("UnpicklingError", types=frozenset({"UnpicklingError"})),
-    Sign("EOFError", types=frozenset({"EOFError"})),
+    like(r"negative dimension (?P<got>-\d+)"),
+    Sign("UnpicklingError", types=("UnpicklingError",)),
+    Sign("EOFError", types=("EOFError",)),
+    cause=f"{{who}} decoded a peer's data as an object{{where}}{_DIFFERENT}",
+    advice=_ADVICE,
+    likely=True,
 )
 """Errors caused by reading a peer's data as the size, or the bytes, of an object."""
 _OBJECTS = re.compile(
     r"distributed_c10d\.py\", line \d+, in (?:_tensor_to_object|(?:broadcast|recv|scatter|send)_object_list"
     r"|(?:all_)?gather_object)"
 )
-SIGNS = (_DETECTED, *_GLOO, *_NCCL, *_COUNTED, *_GARBLED)
-_ADVICE = (
-    "export TORCH_DISTRIBUTED_DEBUG=DETAIL   # torch then compares every collective (not with Gloo and DDP together)",
-    "grep -rnE 'drop_last|get_rank\\(\\)' --include='*.py' .   # shorter last batch, or an if on the rank?",
-)
+SIGNS = (_DETECTED, *_GLOO, *_NCCL, *_COMPARED, *_GARBLED)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
@@ -95,41 +99,21 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = ended_by(death, (_DETECTED, *_GLOO, *_NCCL))
     if hit is None and (death.exception is None or "NCCL" in death.exception.message):
         hit = anywhere(death.nccl, _NCCL) or anywhere(death.stderr, _NCCL)
-    if hit is None:
-        return _garbled(death) or _compared(death)
-    if hit.sign is _DETECTED:
+    if hit is not None and hit.sign is _DETECTED:
         return _detected(hit, death)
-    sizes = f": {hit['got']} bytes, expected {hit['wanted']}" if hit["got"] else ""
-    cause = f"{death.who} received data of the wrong size from a peer{sizes}; ranks likely called different collectives"
-    return hit.finding(RULE, death, cause, _ADVICE, confidence="likely")
+    hit = hit or _garbled(death) or ended_by(death, _COMPARED)
+    return None if hit is None else hit.finding(RULE, death)
 
 
-def _garbled(death: Death) -> Finding | None:
-    """Match an object collective that read an impossible size or invalid bytes: it met a different collective."""
+def _garbled(death: Death) -> Hit | None:
+    """Find an object collective that read an impossible size or invalid bytes: it met a different collective."""
     hit = in_exception(death, _GARBLED)
-    if hit is None or hit.exception is None or not _OBJECTS.search(hit.exception.traceback):
-        return None
-    cause = f"{death.who} decoded a peer's data as an object{death.where}; ranks likely called different collectives"
-    return hit.finding(RULE, death, cause, _ADVICE, confidence="likely")
-
-
-def _compared(death: Death) -> Finding | None:
-    hit = ended_by(death, (_COMPARED, *_COUNTED))
-    if hit is None:
-        return None
-    if hit.sign is _COMPARED:
-        return hit.finding(
-            RULE, death, f"{death.who} called a collective with a different shape than its peers", _ADVICE
-        )
-    return hit.finding(
-        RULE, death, f"{death.who} and its peers do not agree on a collective: {hit.text[:160]}", _ADVICE
-    )
+    return hit if hit is not None and _OBJECTS.search(hit.traceback) else None
 
 
 def _detected(hit: Hit, death: Death) -> Finding:
     if hit["a"] is None:
-        cause = f"{death.who} called a different collective than its peers"
-        return hit.finding(RULE, death, cause, _ADVICE)
+        return hit.finding(RULE, death, advice=_ADVICE)
     one, other = _told(hit, "a_"), _told(hit, "b_")
     both = f"rank {hit['a']} called {one} while rank {hit['b']} called {other}"
     number = f" (collective #{hit['a_seq']})" if hit["a_seq"] and hit["a_seq"] == hit["b_seq"] else ""

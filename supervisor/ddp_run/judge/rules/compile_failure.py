@@ -26,117 +26,124 @@ from dataclasses import replace
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.gpu_text import ended_by_gpu
-from ddp_run.judge.signs import Hit, Sign, ended_by, said_last
+from ddp_run.judge.signs import Hit, Sign, ended_by, like, meaning, said_last
 from ddp_run.judge.start_text import BUILDS
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import Rank
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP310",
-    name="compile-failure",
-    title="Compilation of a kernel or an extension failed",
-    area=Area.DEVICE,
     layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the same code will fail to compile again"),
-    since="0.1",
     wins_over=(("import-error", "the module that can't be imported is the one that was not built"),),
 )
 FRAMES = re.compile(
     r"/(?:triton/(?:compiler|runtime|backends)|torch/_inductor)/"
     r"|/torch/utils/cpp_extension\.py|/deepspeed/ops/op_builder/"
 )
-_MISSING = Sign("Failed to find C compiler")
-_EXTENSION = Sign("Error building extension", r"Error building extension '(?P<name>[^']+)'")
-_HOME = Sign("CUDA_HOME environment variable is not set")
-_VERSION = Sign(
-    "mismatches the version that was used to compile",
-    r"The detected CUDA version \((?P<found>[\d.]+)\) mismatches[\s\S]{0,60}?PyTorch \((?P<built>[\d.]+)\)",
+_OF_TOOLKIT = (
+    'nvcc --version; python -c "import torch; print(torch.version.cuda)"   # must be the same CUDA version',
+    "export CUDA_HOME=/usr/local/cuda   # the folder with bin/nvcc of that version",
 )
-_MISMATCH = Sign("mismatches the version that was used to compile")
-"""The same if the numbers are separate arguments of the exception."""
-_TRITON = Sign("Cannot find a working triton installation")
-_COMMAND = Sign(
-    "returned non-zero exit status",
-    r"Command '\[?'?(?P<command>(?:[^', ]*/)?(?:[\w\-]+-)?"
-    r"(?:ninja|make(?=', '-C')|cmake|nvcc|g?cc|[gc]\+\+|clang(?:\+\+)?|hipcc|icpx|ptxas)(?:-[\w.]+)?)(?=[', ])",
-    frozenset({"CalledProcessError"}),
-)
-_NOT_BUILT = Sign(
-    "/torch_extensions/",
-    r"/torch_extensions/\S{1,300}\.so: cannot open shared object file",
-    frozenset({"ImportError", "OSError"}),
-)
-_IN_SOURCE = Sign(
-    "error: ",
-    r"(?:\.(?:cuh?|cpp|cc|cxx|[ch]|hpp|inl)|/include/[^\s:(]{1,200})[:(]\d{1,9}[:)]:?(?:\d{1,9}:)?"
-    r" (?:fatal )?error: (?!\(-\d)[^\n]{0,100}",
-)
-"""Errors of gcc, clang and nvcc for a line of C++ or CUDA. OpenCV's have a number: `error: (-215:Assertion…`."""
-_SETUPS = Sign(
-    "error: command '",
-    r"error: command '(?P<command>(?:[^'\n]{0,200}[/\-])?"
-    r"(?:nvcc|gcc|cc|[gc]\+\+|clang(?:\+\+)?|hipcc|icpx|ninja|cmake))(?:-[\w.]{1,9})?' failed",
-)
-"""setuptools' messages about a compiler."""
-_NO_TOOLKIT = (
-    Sign("CUDA was not found on the system, please set the CUDA_HOME"),
-    Sign("_HOME environment variable is not set", r"(?:ROCM|SYCL|CUDA)_HOME environment variable is not set"),
-    Sign("SYCL runtime is not dected"),
-    Sign("Unknown CUDA arch (", r"Unknown CUDA arch \([^)\n]{1,40}\) or GPU not supported"),
-    Sign("No CMAKE_CUDA_COMPILER could be found"),
-    Sign("libdevice not found at "),  # XLA, and TensorFlow
-)
+_BUILDING, _FAILED = "{who} cannot build a CUDA extension: ", "{who} could not compile: {program} failed"
+_EXTENSION = like(r"Error building extension '(?P<name>[^']+)'", cause="{who} could not build the extension '{name}'")
 _OTHERS = (
     Sign("RTC_ERROR_COMPILATION"),
     Sign("NVVM_ERROR_COMPILATION"),
-    Sign("fatal   : ", r"ptxas[^\n]{0,100} fatal   : [^\n]{0,100}"),
+    like(r"ptxas[^\n]{0,100} fatal   : [^\n]{0,100}"),
     Sign("ptxas` failed with error code"),
     Sign("ptxas exited with non-zero"),
     Sign("NVCC compilation failed"),
     Sign("a PTX JIT compilation failed"),
     Sign("PTX JIT compiler library not found"),
-    Sign("raph compile failed", r"Graph compile failed\. ?synStatus"),  # Intel Gaudi, and below
+    like(r"Graph compile failed\. ?synStatus"),  # Intel Gaudi, and below
     Sign("syn compile failed"),
     Sign("Mosaic failed to compile"),  # JAX's Pallas
     Sign("Failed to compile Op ["),  # Ascend's E40021
-    Sign("LoweringException", types=frozenset({"LoweringException"})),
-    Sign("CompileException", r"\w{1,40}CompileException", frozenset({"CompileException"})),
+    Sign("LoweringException", types=("LoweringException",)),
+    like(r"\w{1,40}CompileException", ("CompileException",)),
 )
 _SAID = (
-    _MISSING,
+    *meaning(
+        Sign("Failed to find C compiler"),
+        cause="{who} has no C compiler, which Triton needs at run time",
+        advice=("sudo apt-get install -y build-essential   # or export CC=/path/to/gcc",),
+    ),
     _EXTENSION,
-    _HOME,
-    _VERSION,
-    _MISMATCH,
-    _TRITON,
-    _COMMAND,
-    _SETUPS,
-    *_NO_TOOLKIT,
+    *meaning(
+        Sign(
+            "CUDA_HOME environment variable is not set",
+            cause=f"{_BUILDING}CUDA_HOME is not set and no nvcc was found",
+        ),
+        like(
+            r"The detected CUDA version \((?P<found>[\d.]+)\) mismatches[\s\S]{0,60}?PyTorch \((?P<built>[\d.]+)\)",
+            cause=f"{_BUILDING}nvcc is CUDA {{found}}, torch was built with {{built}}",
+        ),
+        advice=_OF_TOOLKIT,
+    ),
+    Sign("mismatches the version that was used to compile"),  # the numbers are separate arguments of the exception
+    *meaning(
+        Sign("Cannot find a working triton installation"),
+        cause="{who} cannot compile for its GPU: no working Triton installed",
+        advice=("python -m pip show triton   # the CUDA build of torch installs the matching one",),
+    ),
+    Sign(
+        "returned non-zero exit status",
+        r"Command '\[?'?(?:[^', ]{0,400}/)?(?P<program>(?:[\w\-]+-)?"
+        r"(?:ninja|make(?=', '-C')|cmake|nvcc|g?cc|[gc]\+\+|clang(?:\+\+)?|hipcc|icpx|ptxas)(?:-[\w.]+)?)(?=[', ])",
+        ("CalledProcessError",),
+        _FAILED,
+    ),
+    like(  # setuptools
+        r"error: command '(?:[^'\n]{0,200}/)?(?P<program>(?:[^'\n/]{0,100}-)?"
+        r"(?:nvcc|gcc|cc|[gc]\+\+|clang(?:\+\+)?|hipcc|icpx|ninja|cmake))(?:-[\w.]{1,9})?' failed",
+        cause=_FAILED,
+    ),
+    *meaning(
+        Sign("CUDA was not found on the system, please set the CUDA_HOME"),
+        like(r"(?:ROCM|SYCL|CUDA)_HOME environment variable is not set"),
+        Sign("SYCL runtime is not dected"),
+        Sign("Unknown CUDA arch (", r"Unknown CUDA arch \([^)\n]{1,40}\) or GPU not supported"),
+        Sign("No CMAKE_CUDA_COMPILER could be found"),
+        Sign("libdevice not found at "),  # XLA, and TensorFlow
+        cause="{who} cannot compile for its GPU: {line}",
+        advice=_OF_TOOLKIT,
+    ),
     *_OTHERS,
     Sign("Error compiling objects for extension"),
     Sign("Ninja is required to load C++ extensions"),
-    Sign("Unable to JIT load the", r"Unable to JIT load the [^\n]{0,120}"),
+    like(r"Unable to JIT load the [^\n]{0,120}"),
     Sign("does not match the version torch was compiled with"),
     Sign("CUDA_HOME does not exist, unable to compile"),
-    _NOT_BUILT,
+    Sign(
+        "/torch_extensions/",
+        r"/torch_extensions/(?P<unbuilt>\S{1,300})\.so: cannot open shared object file",
+        ("ImportError", "OSError"),
+        "{who} cannot load an extension built at run time: the build failed, here or on another rank",
+    ),
     Sign("which is too old to be supported by the triton GPU compiler"),
     Sign("libcuda.so cannot found!"),
     Sign("No working C++ compiler found"),
     Sign("C++ compile error"),
     Sign("ninja: build stopped: "),
-    _IN_SOURCE,
+    # gcc, clang and nvcc, about a line of C++ or CUDA; OpenCV's have a number: `error: (-215:Assertion…`
+    like(
+        r"(?:\.(?:cuh?|cpp|cc|cxx|[ch]|hpp|inl)|/include/[^\s:(]{1,200})[:(]\d{1,9}[:)]:?(?:\d{1,9}:)?"
+        r" (?:fatal )?error: (?!\(-\d)[^\n]{0,100}"
+    ),
     Sign("nvcc fatal"),
-    Sign("nvrtc: error", r"nvrtc: error[^\n]{0,100}"),
+    like(r"nvrtc: error[^\n]{0,100}"),
     Sign("PassManager::run failed"),  # Triton's, from MLIR
-    Sign("PTXASError", types=frozenset({"PTXASError"})),
-    Sign("CompilationError", r"triton\S{0,100}CompilationError", frozenset({"CompilationError"})),
-    Sign("CompilationError: ", r"\w{1,40}CompilationError: "),  # from Triton's other backends
-    Sign("CppCompileError", types=frozenset({"CppCompileError"})),
-    Sign("CUDACompileError", types=frozenset({"CUDACompileError"})),
-    Sign("InductorError", types=frozenset({"InductorError"})),
-    Sign("BackendCompilerFailed", types=frozenset({"BackendCompilerFailed"})),
-    Sign("InternalTorchDynamoError", types=frozenset({"InternalTorchDynamoError"})),
-    Sign("torch._dynamo.exc.Unsupported", types=frozenset({"Unsupported"})),
+    Sign("PTXASError", types=("PTXASError",)),
+    like(r"triton\S{0,100}CompilationError", ("CompilationError",)),
+    like(r"\w{1,40}CompilationError: "),  # from Triton's other backends
+    Sign("CppCompileError", types=("CppCompileError",)),
+    Sign("CUDACompileError", types=("CUDACompileError",)),
+    Sign("InductorError", types=("InductorError",)),
+    Sign("BackendCompilerFailed", types=("BackendCompilerFailed",)),
+    Sign("InternalTorchDynamoError", types=("InternalTorchDynamoError",)),
+    Sign("torch._dynamo.exc.Unsupported", types=("Unsupported",)),
 )
 SIGNS = (*_SAID, *BUILDS)
 _FIRST_ERROR = re.compile(r"(?:\bfatal )?\berror: (?!subprocess|command)|^nvcc fatal|: error #?\d*: ")
@@ -147,13 +154,12 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = ended_by_gpu(death, _SAID) or said_last(death, BUILDS)
     if hit is None:
         return None
-    error = _compilers_error(death) if hit.sign not in (_MISSING, _HOME, _VERSION, _TRITON) else None
-    cause = f"{death.who} {_what(hit)}"
-    if error is not None:
-        cause += f": {error.text.strip()[:160]}"
+    error = _compilers_error(death) if hit.sign.advice is None else None
+    cause = hit.says(death) or f"{death.who} could not compile: {_said(hit)}"
+    cause += f": {error.text.strip()[:160]}" if error is not None else ""
     also = (error,) if error is not None else ()
     finding = hit.finding(RULE, death, cause + death.where, _advice(hit, error), also=also)
-    return replace(finding, culprit=_builder(attempt)) if hit.sign is _NOT_BUILT else finding
+    return replace(finding, culprit=_builder(attempt)) if hit["unbuilt"] else finding
 
 
 def _builder(attempt: Evidence) -> Rank | None:
@@ -161,29 +167,13 @@ def _builder(attempt: Evidence) -> Rank | None:
     return next((each.rank for each in attempt.deaths if ended_by(each, (_EXTENSION,)) is not None), None)
 
 
-def _what(hit: Hit) -> str:
-    if hit.sign is _MISSING:
-        return "has no C compiler, which Triton needs at run time"
-    if hit.sign is _EXTENSION:
-        return f"could not build the extension '{hit['name']}'"
-    if hit.sign is _HOME:
-        return "cannot build a CUDA extension: CUDA_HOME is not set and no nvcc was found"
-    if hit.sign is _VERSION:
-        return f"cannot build a CUDA extension: nvcc is CUDA {hit['found']}, torch was built with {hit['built']}"
-    if hit.sign is _TRITON:
-        return "cannot compile for its GPU: no working Triton installed"
-    if hit.sign is _NOT_BUILT:
-        return "cannot load an extension built at run time: the build failed, here or on another rank"
-    if hit.sign in _NO_TOOLKIT:
-        return f"cannot compile for its GPU: {hit.text[:120]}"
-    if hit.sign in (_COMMAND, _SETUPS):
-        return f"could not compile: {(hit['command'] or '').rpartition('/')[2]} failed"
-    if hit.exception is not None:
-        said = [line.strip() for line in hit.exception.message.splitlines() if line.strip()]
-        first = next((line for line in said if not line.endswith("raised:")), "")
-        name = hit.exception.type.rpartition(".")[2]
-        return f"could not compile: {name}{': ' if first else ''}{first[:120]}"
-    return f"could not compile: {hit.text[:120]}"
+def _said(hit: Hit) -> str:
+    if hit.exception is None:
+        return hit.text[:120]
+    said = [line.strip() for line in hit.exception.message.splitlines() if line.strip()]
+    first = next((line for line in said if not line.endswith("raised:")), "")
+    name = hit.exception.type.rpartition(".")[2]
+    return f"{name}{': ' if first else ''}{first[:120]}"
 
 
 def _compilers_error(death: Death) -> Quote | None:
@@ -197,18 +187,13 @@ def _compilers_error(death: Death) -> Quote | None:
 
 def _advice(hit: Hit, error: Quote | None) -> tuple[str, ...]:
     said = f"{hit.match.string} {error.text if error else ''}"
-    if hit.sign is _MISSING or "No working C++ compiler" in said:
+    if "No working C++ compiler" in said:
         return ("sudo apt-get install -y build-essential   # or export CC=/path/to/gcc",)
     if "Python.h" in said:
         return ("sudo apt-get install -y python3-dev   # Python.h",)
-    if hit.sign in (_HOME, _VERSION, *_NO_TOOLKIT) or "nvcc" in said:
-        return (
-            'nvcc --version; python -c "import torch; print(torch.version.cuda)"   # must be the same CUDA version',
-            "export CUDA_HOME=/usr/local/cuda   # the folder with bin/nvcc of that version",
-        )
-    if hit.sign is _TRITON:
-        return ("python -m pip show triton   # the CUDA build of torch installs the matching one",)
-    if hit.sign in (_EXTENSION, _NOT_BUILT) or "ninja" in said or "cpp_extension" in said:
+    if "nvcc" in said:
+        return _OF_TOOLKIT
+    if any(words in said for words in ("Error building extension", "/torch_extensions/", "ninja", "cpp_extension")):
         return (
             "rm -rf ~/.cache/torch_extensions   # partial files and locks left by a killed build",
             "MAX_JOBS=2 python -c 'import THE_EXTENSION'   # in one process: shows the compiler's first error",

@@ -21,58 +21,78 @@ from __future__ import annotations
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import ended_by_gpu, vendor
-from ddp_run.judge.signs import Sign
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Sign, like, meaning
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP307",
-    name="cuda-library-error",
-    title="GPU library error",
-    area=Area.DEVICE,
     layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the same call usually fails again"),
-    since="0.1",
     wins_over=(
         ("nccl-init", "NCCL reports the error that the library had on the same GPU"),
         ("compile-failure", "the compiler reports the error of the library that it called"),
     ),
 )
-_POINTS = Sign("DNN library initialization failed")
-"""XLA's message, which refers to the lines above it."""
+_NONE_FITS = "was unable to find an engine"
+_NOT_A_FAILURE = "SUCCESS|ALLOC|ARCH|BAD_JPEG|JPEG_|INCOMPLETE"
+_FFT = (
+    r"FFT_(?:INVALID_\w{1,20}|INTERNAL_ERROR|EXEC_FAILED|SETUP_FAILED|UNALIGNED_DATA"
+    r"|INCOMPLETE_PARAMETER_LIST|PARSE_ERROR|NO_WORKSPACE|NOT_IMPLEMENTED|NOT_SUPPORTED)\b"
+)
+
+
+def _got(library: str, *signs: Sign) -> tuple[Sign, ...]:
+    return meaning(*signs, cause=f"{{who}} got {{got}} from {library}{{ in {{call}}}}{{where}}")
+
+
 SIGNS = (
-    Sign("CUBLAS_STATUS_", r"(?P<status>CUBLAS_STATUS_(?!SUCCESS|ALLOC|ARCH)\w+)(?: when calling `(?P<call>\w+))?"),
-    Sign("CUDNN_STATUS_", r"(?P<status>CUDNN_STATUS_(?!SUCCESS|ALLOC|ARCH)\w+)"),
-    Sign("cuDNN error: ", r"cuDNN error: (?!CUDNN_STATUS_)[^\n]{0,80}"),
-    Sign("cuDNN Frontend error: ", r"cuDNN Frontend error: [^\n]{0,80}"),
-    _POINTS,
-    Sign("Unable to find a valid cuDNN algorithm"),
-    Sign("was unable to find an engine to execute this computation"),
-    Sign("cusolver error: ", r"cusolver error: (?P<status>\w+), when calling `(?P<call>\w+)"),
-    Sign(
-        "_STATUS_",
-        r"\b(?P<status>(?:HIPBLAS|HIPSPARSE|HIPSOLVER|HIPRAND|CUSPARSE|CUSOLVER|CURAND|CUTENSOR|NVJPEG)_STATUS_"
-        r"(?!SUCCESS|ALLOC|ARCH|BAD_JPEG|JPEG_|INCOMPLETE)\w{1,60})(?: when calling `(?P<call>\w{1,80}))?",
+    *(
+        sign
+        for library, name in (
+            *(("cuBLAS", "CUBLAS"), ("cuDNN", "CUDNN"), ("hipBLAS", "HIPBLAS"), ("cuSPARSE", "CUSPARSE")),
+            *(("cuSOLVER", "CUSOLVER"), ("a GPU library", "(?:HIPSPARSE|HIPSOLVER|HIPRAND|CURAND|CUTENSOR|NVJPEG)")),
+        )
+        for sign in _got(
+            library,
+            like(
+                rf"\b(?P<status>{name}_STATUS_(?!{_NOT_A_FAILURE})\w{{1,60}})(?: when calling `(?P<call>\w{{1,80}}))?"
+            ),
+        )
     ),
-    Sign(
-        "FFT_",
-        r"\b(?P<status>(?:CU|HIP)FFT_(?:INVALID_\w{1,20}|INTERNAL_ERROR|EXEC_FAILED|SETUP_FAILED|UNALIGNED_DATA"
-        r"|INCOMPLETE_PARAMETER_LIST|PARSE_ERROR|NO_WORKSPACE|NOT_IMPLEMENTED|NOT_SUPPORTED))\b",
+    *_got(
+        "cuDNN",
+        like(r"cuDNN [Ee]rror: (?!CUDNN_STATUS_)[^\n]{0,80}"),  # Transformer Engine's with a capital
+        like(r"cuDNN Frontend error: [^\n]{0,80}"),
+        Sign("cuDNN failed to initialize"),  # TensorFlow and XLA
+        Sign(f"{_NONE_FITS} to execute this computation"),
     ),
-    Sign("cuBLAS Error: ", r"cuBLAS Error: [^\n]{0,80}"),  # Transformer Engine, and below
-    Sign("cuDNN Error: ", r"cuDNN Error: [^\n]{0,80}"),
-    Sign("cublas runtime error", r"cublas runtime error ?: [^\n]{0,60}"),  # torch before 1.5
-    Sign("cublasLt ran into an error!"),  # bitsandbytes
-    Sign("cutlass error: ", r"[Gg]ot cutlass error: [^\n]{0,40}"),
-    Sign("cuDNN failed to initialize"),  # TensorFlow and XLA, and below
-    Sign("DNN library ", r"DNN library (?:initialization failed|is not found)"),
-    Sign("without BLAS support"),
-    Sign("GEMM launch failed", r"Blas (?:x?GEMM\w{0,20}) launch failed"),
-    Sign("No algorithm worked!"),
-    Sign("cuSolver internal error"),
-    Sign("miopenStatus", r"(?P<status>miopenStatus(?!Success)\w+)"),
-    Sign("rocblas_status_", r"(?P<status>rocblas_status_(?!success)\w+)"),
-    Sign("could not create a primitive"),
-    Sign("could not execute a primitive"),
+    *_got(
+        "cuBLAS",
+        like(r"cuBLAS Error: [^\n]{0,80}"),  # Transformer Engine
+        like(r"cublas runtime error ?: [^\n]{0,60}"),  # torch before 1.5
+        Sign("cublasLt ran into an error!"),  # bitsandbytes
+    ),
+    *_got("cuSOLVER", like(r"cusolver error: (?P<status>\w+), when calling `(?P<call>\w+)")),
+    *_got("cuFFT", like(rf"\b(?P<status>CU{_FFT})")),
+    *_got("MIOpen", like(r"(?P<status>miopenStatus(?!Success)\w+)")),
+    *_got("rocBLAS", like(r"(?P<status>rocblas_status_(?!success)\w+)")),
+    *_got("oneDNN", Sign("could not create a primitive"), Sign("could not execute a primitive")),
+    *_got(
+        "TensorFlow's or XLA's GPU libraries",
+        Sign("DNN library initialization failed", likely=True),  # refers to the lines above it
+        Sign("DNN library is not found"),
+        Sign("without BLAS support"),
+        Sign("GEMM launch failed", r"Blas (?:x?GEMM\w{0,20}) launch failed"),
+        Sign("No algorithm worked!"),
+    ),
+    *_got(
+        "a GPU library",
+        Sign("Unable to find a valid cuDNN algorithm"),
+        like(rf"\b(?P<status>HIP{_FFT})"),
+        like(r"[Gg]ot cutlass error: [^\n]{0,40}"),
+        Sign("cuSolver internal error"),
+    ),
 )
 
 
@@ -81,35 +101,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = ended_by_gpu(death, SIGNS)
     if hit is None:
         return None
-    status = hit["status"] or hit.match[0].strip()
-    status = "`unable to find an engine`" if status.startswith("was unable") else status
-    call = f" in {hit['call']}" if hit["call"] else ""
-    cause = f"{death.who} got {status} from {_library(status, hit.match.string)}{call}{death.where}"
-    sure: Confidence = "likely" if hit.sign is _POINTS else hit.confidence
-    return hit.finding(RULE, death, cause, _advice(status, vendor(hit.match.string)), confidence=sure)
-
-
-def _library(status: str, said: str) -> str:
-    for start, name in (
-        ("CUBLAS", "cuBLAS"),
-        ("HIPBLAS", "hipBLAS"),
-        ("CUDNN", "cuDNN"),
-        ("cuDNN", "cuDNN"),
-        ("cuBLAS", "cuBLAS"),
-        ("cublas", "cuBLAS"),
-        ("CUSOLVER", "cuSOLVER"),
-        ("CUSPARSE", "cuSPARSE"),
-        ("CUFFT", "cuFFT"),
-        ("miopen", "MIOpen"),
-        ("rocblas", "rocBLAS"),
-        ("could not", "oneDNN"),
-        ("`unable", "cuDNN"),
-    ):
-        if status.startswith(start):
-            return name
-    if status.startswith(("DNN", "No algorithm", "without", "Blas")):
-        return "TensorFlow's or XLA's GPU libraries"
-    return "cuSOLVER" if "cusolver" in said else "a GPU library"
+    got = hit["status"] or hit.match[0].strip()
+    got = "`unable to find an engine`" if got.startswith(_NONE_FITS) else got
+    return hit.finding(RULE, death, hit.says(death, got=got), _advice(got, vendor(hit.match.string)))
 
 
 def _advice(status: str, maker: str) -> tuple[str, ...]:

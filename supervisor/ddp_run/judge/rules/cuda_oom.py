@@ -32,22 +32,19 @@ import re
 from dataclasses import dataclass, replace
 
 from ddp_run.evidence.model import CleanExit, Death, Evidence, Quote
-from ddp_run.judge.gpu_oom_text import GPUS_OR_NOT, IN_ASSERTION, IN_NCCL, SIGNS, SIZE
+from ddp_run.judge.gpu_oom_text import IN_NCCL, SIGNS, SIZE
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, vendor
 from ddp_run.judge.signs import Hit
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import Rank
 from ddp_run.record.resources import Gpu, GpuHolder
 from ddp_run.values.words import rank_list
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP402",
-    name="cuda-oom",
-    title="GPU out of memory",
-    area=Area.MEMORY,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the same step will need the same memory again"),
-    since="0.1",
 )
 _GPU = re.compile(r"GPU (?P<gpu>\d{1,9})(?: has|;)")
 _TOTAL = re.compile(rf"total capac?i?ty of (?P<new>{SIZE})|; (?P<old>{SIZE}) total capacity")
@@ -70,17 +67,13 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     if _is_pinned(death):
         return _pinned(hit, death)
-    text = hit.exception.message if hit.exception is not None else hit.text
-    scene = _Scene.of(_Memory(text), death, attempt)
+    scene = _Scene.of(_Memory(hit.message), death, attempt)
     cause = f"{death.who} ran out of GPU memory"
     cause += f" allocating {hit['asked']}" if hit["asked"] else ""
     cause += f" on GPU {scene.memory.gpu}" if scene.memory.gpu else ""
-    cause += " for NCCL's buffers" if hit.sign in IN_NCCL else _phase(death)
+    cause += hit.says(death) or _phase(death)
     cause += f": {scene.counted}" if scene.counted else ""
-    sure = "likely" if hit.sign in (*GPUS_OR_NOT, IN_ASSERTION) else hit.confidence
-    return hit.finding(
-        RULE, death, cause, _advice(scene, hit, death), confidence=sure, retry=scene.retry, also=scene.quotes
-    )
+    return hit.finding(RULE, death, cause, _advice(scene, hit, death), retry=scene.retry, also=scene.quotes)
 
 
 class _Memory:
@@ -262,7 +255,6 @@ def _advice(scene: _Scene, hit: Hit, death: Death) -> tuple[str, ...]:
     memory = scene.memory
     amd = vendor(hit.text) == "HIP"
     intel = vendor(hit.text) == "XPU"
-    said = hit.exception.message if hit.exception is not None else hit.text
     advice = []
     if scene.sharing:
         device = "xpu" if intel else "cuda"
@@ -276,7 +268,7 @@ def _advice(scene: _Scene, hit: Hit, death: Death) -> tuple[str, ...]:
         advice.append(f"{query}   # which processes use the GPU's memory")
     if memory.fragmented and not intel:
         name = "PYTORCH_HIP_ALLOC_CONF" if amd else "PYTORCH_CUDA_ALLOC_CONF"
-        name = "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in said else name
+        name = "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in hit.message else name
         unused = _shown(memory.idle or 0)
         advice.append(f"export {name}=expandable_segments:True   # {unused} reserved but unused")
     raised = death.exception

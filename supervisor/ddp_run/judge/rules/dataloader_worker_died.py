@@ -18,39 +18,26 @@ its location.
 from __future__ import annotations
 
 import re
-import signal
 from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.evidence.traceback_text import line_of
-from ddp_run.judge.signs import Hit, Sign, ended_by, in_last_words, in_whole_log
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import DATA_WORKER, Hit, Sign, ended_by, in_last_words, in_whole_log, like
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP701",
-    name="dataloader-worker-died",
-    title="DataLoader worker died",
-    area=Area.DATA,
     layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the same data and memory usually kill a worker again"),
-    since="0.1",
     wins_over=(("file-not-found", "the missing file is the socket of the worker that died"),),
 )
 FRAMES = re.compile(r"/torch/utils/data/dataloader\.py _try_get_data")
-_BY_SIGNAL = (
-    Sign(
-        "DataLoader worker (pid",
-        r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\) is killed by signal: (?P<signal>[\w ]+)",
-    ),
-)
+_BY_SIGNAL = (like(rf"{DATA_WORKER} is killed by signal: (?P<signal>[\w ]+)"),)
 SIGNS: tuple[Sign, ...] = (
     *_BY_SIGNAL,
     # torch before 1.0 and today: with `pid`, with `pid(s)`, with and without an exit code
-    Sign(
-        "DataLoader worker (pid",
-        r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\) exited unexpectedly"
-        r"(?: with exit code (?P<code>\d+))?",
-    ),
+    like(rf"{DATA_WORKER} exited unexpectedly(?: with exit code (?P<code>\d+))?"),
     Sign("process in the process pool was terminated abruptly"),
     Sign("One of the subprocesses has abruptly died"),
     Sign("A worker process managed by the executor was unexpectedly terminated"),
@@ -69,8 +56,8 @@ _BUS = "Bus error"
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match messages of torch and process pools about a missing worker; prefer the line with the signal."""
-    if death.killed_without_exception and death.code != -signal.SIGABRT:
-        return None  # another signal ended it, so earlier output was not the end
+    if death.killed_by_another:
+        return None
     hit = ended_by(death, SIGNS)
     if hit is None:
         return _left_its_batch(death)

@@ -20,16 +20,13 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.signs import Sign, ended_by
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP509",
-    name="ddp-marked-twice",
-    title="DDP: two gradients for one parameter",
-    area=Area.COLLECTIVE,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the same backward pass will mark the parameter twice again"),
-    since="0.1",
 )
 SIGNS = (
     Sign("Expected to mark a variable ready only once"),

@@ -24,18 +24,15 @@ from shlex import quote
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Sign, ended_by
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import Rank, UnusedParameters
 from ddp_run.values.words import named_ranks
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP506",
-    name="ddp-unused-parameters",
-    title="DDP: parameters received no gradient",
-    area=Area.COLLECTIVE,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the same parameters will get no gradient again"),
-    since="0.1",
 )
 SIGNS = (
     Sign("Expected to have finished reduction in the prior iteration"),
@@ -52,7 +49,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = ended_by(death, SIGNS)
     if hit is None:
         return None
-    said = hit.exception.message if hit.exception is not None else hit.text
+    said = hit.message
     told = _NAMES.search(said) or _INDICES.search(said)
     rank = Rank(int(told["rank"])) if told is not None else death.rank
     seen = None if death.exception is None else death.exception.unused

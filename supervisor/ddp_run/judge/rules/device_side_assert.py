@@ -27,19 +27,16 @@ from __future__ import annotations
 import re
 import signal
 
-from ddp_run.evidence.model import Death, Evidence, LogText, Quote
+from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import ended_by_gpu, errors_named
-from ddp_run.judge.signs import Hit, Sign, quotes
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Sign, every, like, quotes
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP306",
-    name="device-side-assert",
-    title="Device-side assertion failed",
-    area=Area.DEVICE,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the same data will fail the same check again"),
-    since="0.1",
 )
 SYMPTOMS = (
     Sign("], thread: [", r"[\w./\-]{1,400}\.(?:cuh?|hip):\d{1,6}: [^\n]{0,600}?block: \[[\d, ]{1,60}\], ?thread: \["),
@@ -60,7 +57,7 @@ _SAID = (
     Sign("CUDA device-side assertion failures were found"),
     *errors_named("Assert", "ASSERT"),
 )
-_KERNEL = (Sign("], thread: [", _KERNELS), Sign("], local id: [", _KERNELS), Sign("Device-side assertion", _ROCMS))
+_KERNEL = (Sign("], thread: [", _KERNELS), Sign("], local id: [", _KERNELS), like(_ROCMS))
 SIGNS = (*_SAID, *_KERNEL)
 _FOLLOWS = re.compile(
     r"(?:CUDA|HIP) error: |CUBLAS_STATUS_|HIPBLAS_STATUS_|cuDNN error: |CUDNN_STATUS_|HSA_STATUS_ERROR"
@@ -79,21 +76,18 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = ended_by_gpu(death, _SAID)
     if hit is None and not _may_follow(death):
         return None
-    kernel = _first(death.stderr)
-    if hit is None and kernel is None:
+    kernel = next(iter(every(death.stderr, *_KERNEL)), None)  # later ones are from other threads
+    told = kernel or hit
+    if told is None:
         return None
-    check = kernel[1]["check"].strip() if kernel is not None else None
-    cause = f"{death.who}'s GPU kernel rejected its input"
+    check = (kernel["check"] or "").strip() if kernel is not None else None
+    why = f"device-side assert, surfaced{death.where or ' later'}"
     if kernel is not None and check is not None:
-        cause += f": {_meaning(check)} (`{check[:80]}`, {kernel[1]['file'].rpartition('/')[2]}:{kernel[1]['line']})"
-    elif hit is not None:
-        cause += f": device-side assert, surfaced{death.where or ' later'}"
-    quotes: tuple[Quote, ...] = (kernel[0],) if kernel is not None else ()
-    advice = _advice(check)
-    if hit is not None:
-        return _before(hit, quotes).finding(RULE, death, cause, advice, also=quotes if not quotes else _own(hit))
-    sure: Confidence = "likely" if death.exception is None else "certain"
-    return Finding(RULE, death.rank, cause, quotes, advice, sure, exception=death.exception)
+        why = f"{_meaning(check)} (`{check[:80]}`, {(kernel['file'] or '').rpartition('/')[2]}:{kernel['line']})"
+    cause = f"{death.who}'s GPU kernel rejected its input: {why}"
+    alone: Confidence = "likely" if death.exception is None else "certain"
+    sure = hit.confidence if hit is not None else alone
+    return told.finding(RULE, death, cause, _advice(check), confidence=sure, also=quotes(hit))
 
 
 def _may_follow(death: Death) -> bool:
@@ -103,25 +97,6 @@ def _may_follow(death: Death) -> bool:
         return death.code == -signal.SIGABRT
     said = f"{raised.type}: {raised.message}"
     return _FOLLOWS.search(said) is not None and "NCCL" not in said
-
-
-def _first(log: LogText) -> tuple[Quote, re.Match[str]] | None:
-    """Return the first kernel's line: later ones are from other threads."""
-    for index, line in enumerate(log.lines):
-        for sign in _KERNEL:
-            found = sign.search(line)
-            if found is not None:
-                return log.quote(index), found
-    return None
-
-
-def _before(hit: Hit, quotes: tuple[Quote, ...]) -> Hit:
-    """Return the hit with the kernel's line as the first evidence."""
-    return hit if not quotes else Hit(hit.sign, hit.match, quotes[0], hit.exception, hit.confidence)
-
-
-def _own(hit: Hit) -> tuple[Quote, ...]:
-    return quotes(hit)
 
 
 def _meaning(check: str) -> str:

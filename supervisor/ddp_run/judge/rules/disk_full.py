@@ -18,46 +18,40 @@ from __future__ import annotations
 
 import re
 import shlex
-import signal
 
 from ddp_run.evidence.exception_chain import chain
 from ddp_run.evidence.model import Death, Evidence, Quote
-from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, said_last
+from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, like, meaning, said_last
 from ddp_run.judge.start_text import FULL
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP905",
-    name="disk-full",
-    title="Disk or quota full",
-    area=Area.HOST,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the disk will still be full"),
-    since="0.1",
     host="repeated",
 )
-_QUOTA = "Disk quota exceeded"
-_WRITER = "PytorchStreamWriter failed writing"
-_POSITION = "] . unexpected pos "
 _FULL = (
-    Sign(
-        "No space left on device",
-        rf"No space left on device(?:: {QUOTED_PATH}(?: -> '(?P<to>[^'\n]+)')?|, file path: (?P<file>\S+))?",
-    ),
-    Sign(_QUOTA, rf"Disk quota exceeded(?:: {QUOTED_PATH})?"),
+    like(rf"No space left on device(?:: {QUOTED_PATH}(?: -> '(?P<to>[^'\n]+)')?|, file path: (?P<file>\S+))?"),
+    like(rf"(?P<quota>Disk quota exceeded)(?:: {QUOTED_PATH})?"),
     Sign("No space left on device (os error 28)"),
     Sign("database or disk is full"),
     Sign("Not enough disk space. Needed: "),  # datasets
-    Sign("OutOfDiskError: ", types=frozenset({"OutOfDiskError"})),  # Ray
+    Sign("OutOfDiskError: ", types=("OutOfDiskError",)),  # Ray
 )
-_NO_TEMPORARY = "No usable temporary directory found in "
-_TORN = (
-    Sign(_NO_TEMPORARY, rf"{_NO_TEMPORARY}\["),
-    Sign(_WRITER, r"PytorchStreamWriter failed writing (?:file|central directory)[^\n]{0,80}"),
+_TORN = meaning(
+    like(
+        r"No usable temporary directory found in \[",
+        cause="{who} can write to no folder for temporary files{where}: the disk is most likely full",
+    ),
+    like(r"PytorchStreamWriter failed writing (?:file|central directory)[^\n]{0,80}"),
     Sign("basic_ios::clear: iostream error"),  # torch 2.13 instead of `file write failed`
-    Sign("requested and ", r"(?<!\d)\d{1,20} requested and \d{1,20} written"),  # numpy's tofile and save
+    like(r"(?<!\d)\d{1,20} requested and \d{1,20} written"),  # numpy's tofile and save
     Sign("Could not write all requested bytes"),
-    Sign(_POSITION, r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+"),
+    like(r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+"),
+    cause="{who} wrote only part of a file{where}: the disk is most likely full",
+    likely=True,
 )
 SIGNS: tuple[Sign, ...] = (*_FULL, *_TORN, *FULL)
 _SHARED_MEMORY = re.compile(r"/dev/shm|</torch_|</?psm_|shared memory|SemLock\(|multiprocessing/synchronize\.py")  # noqa: S108
@@ -65,22 +59,17 @@ _SHARED_MEMORY = re.compile(r"/dev/shm|</torch_|</?psm_|shared memory|SemLock\(|
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a failed write; a short write most likely has the same reason."""
-    if death.killed_without_exception and death.code != -signal.SIGABRT:
-        return None  # another signal ended it, so earlier output was not the end
-    hit = ended_by(death, _FULL) or in_exception(death, FULL) or said_last(death, FULL)
-    if hit is not None:
-        if _SHARED_MEMORY.search(_context(hit)):
-            return None
-        return hit.finding(RULE, death, _cause(death, hit), _advice(hit, attempt))
-    hit = ended_by(death, _TORN)
-    if hit is None or _has_another_reason(death):
+    if death.killed_by_another:
         return None
-    what = "wrote only part of a file"
-    if hit.sign.words == _NO_TEMPORARY:
-        what = "can write to no folder for temporary files"
-    cause = f"{death.who} {what}{death.where}: the disk is most likely full"
-    sure: Confidence = "likely"
-    return hit.finding(RULE, death, cause, _advice(hit, attempt), confidence=sure)
+    hit = ended_by(death, _FULL) or in_exception(death, FULL) or said_last(death, FULL)
+    if hit is None:
+        hit = ended_by(death, _TORN)
+        return None if hit is None or _has_another_reason(death) else hit.finding(RULE, death, None, _advice(hit))
+    if _SHARED_MEMORY.search(f"{hit.message}\n{hit.traceback}"):
+        return None
+    why = "disk quota exceeded" if hit["quota"] else "no space left on the disk"
+    cause = f"{death.who} could not write {_path(hit) or 'a file'}{hit.where(death)}: {why}"
+    return hit.finding(RULE, death, cause, _advice(hit))
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
@@ -102,27 +91,15 @@ def _has_another_reason(death: Death) -> bool:
     return any(link.type == "OSError" and link.message.startswith("[Errno ") for link in links)
 
 
-def _context(hit: Hit) -> str:
-    return hit.text if hit.exception is None else f"{hit.exception.message}\n{hit.exception.traceback}"
-
-
 def _path(hit: Hit) -> str | None:
     return hit["to"] or hit["path"] or hit["file"]
 
 
-def _cause(death: Death, hit: Hit) -> str:
-    raised, path = hit.exception, _path(hit)
-    where = raised.where if raised is not None else ""
-    what = f"{path}" if path else "a file"
-    why = "disk quota exceeded" if hit.sign.words == _QUOTA else "no space left on the disk"
-    return f"{death.who} could not write {what}{where}: {why}"
-
-
-def _advice(hit: Hit, attempt: Evidence) -> tuple[str, ...]:
+def _advice(hit: Hit) -> tuple[str, ...]:
     path = _path(hit)
     folder = shlex.quote((path.rpartition("/")[0] or "/") if path and "/" in path else ".")
     look = "" if path else " /tmp ~ ~/.cache"
     first = f"df -h {folder}{look}; df -i {folder}{look}   # free space and inodes"
-    if hit.sign.words == _QUOTA:
+    if hit["quota"]:
         return (f"quota -s; lfs quota -h -u $USER {folder}   # quota used", first)
     return (first, f"du -xsh {folder}/* ~/.cache/* 2>/dev/null | sort -h | tail   # what takes the space")

@@ -19,16 +19,13 @@ import re
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge.nccl_text import error_of
 from ddp_run.judge.signs import Sign, ended_by
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP511",
-    name="duplicate-gpu",
-    title="Two ranks share one GPU",
-    area=Area.COLLECTIVE,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the same ranks will share the GPU again"),
-    since="0.1",
 )
 _PAIR = re.compile(
     r"Duplicate GPU detected ?: ranks? (?P<one>\d+) and (?:rank )?(?P<other>\d+) both on (?:CUDA|HIP|\w+) device"

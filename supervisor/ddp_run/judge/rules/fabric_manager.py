@@ -17,50 +17,33 @@ Multicast memory` mostly has the same reason.
 
 from __future__ import annotations
 
-from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, behind_no_gpu, ended_by_gpu, errors_named
-from ddp_run.judge.signs import Sign
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Sign, like, matcher, meaning
+from ddp_run.judge.verdict import Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP308",
-    name="fabric-manager",
-    title="GPU fabric not ready (fabric manager)",
-    area=Area.DEVICE,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="CUDA does not start on this host until its fabric manager runs"),
-    since="0.1",
     host="once",
 )
-_MULTICAST = (
-    Sign(
-        "NVLink SHARP (NVLS) Multicast memory",
-        r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory of size \d{1,20} : CUDA error (?!2 )\d{1,4}",
-    ),
+_SHOWN = (
+    "systemctl status nvidia-fabricmanager --no-pager; tail -n 20 /var/log/fabricmanager.log",
+    "nv-fabricmanager --version; cat /proc/driver/nvidia/version   # must be the same version",
+    "sudo systemctl restart nvidia-fabricmanager   # then nvidia-smi -q | grep -A3 Fabric: Completed, Success",
 )
-"""From NCCL's src/transport/nvls.cc, which suspects the fabric manager or the switches."""
-SIGNS = (
-    Sign("system not yet initialized", r"(?:\b802\b.{0,4}|[Ee]rror: |')system not yet initialized"),
+SIGNS = meaning(
+    like(r"(?:\b802\b.{0,4}|[Ee]rror: |')system not yet initialized"),
     *errors_named("SystemNotReady", "SYSTEM_NOT_READY"),
-    *_MULTICAST,
+    Sign(
+        "NVLink SHARP (NVLS) Multicast memory",  # NCCL's src/transport/nvls.cc, which suspects these reasons
+        r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory of size \d{1,20} : CUDA error (?!2 )\d{1,4}",
+        cause="{who}: NCCL could not use the NVLink switches{ on {host}} (NVLS): most likely their fabric manager",
+        advice=(*_SHOWN, "NCCL_NVLS_ENABLE=0 ddp-run …   # NCCL then goes without the switches' multicast"),
+        likely=True,
+    ),
+    cause="{who} could not start CUDA: the GPU fabric{ on {host}} is not ready (error 802)",
+    advice=_SHOWN,
 )
-
-
-def match(death: Death, attempt: Evidence) -> Finding | None:
-    """Match a message that ended the rank, or a rank that found no GPU after torch had warned about it."""
-    hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, SIGNS) or behind_no_gpu(death, SIGNS)
-    if hit is None:
-        return None
-    host = f" on {death.host}" if death.host else ""
-    cause = f"{death.who} could not start CUDA: the GPU fabric{host} is not ready (error 802)"
-    if hit.sign in _MULTICAST:
-        cause = f"{death.who}: NCCL could not use the NVLink switches{host} (NVLS): most likely their fabric manager"
-    advice = (
-        "systemctl status nvidia-fabricmanager --no-pager; tail -n 20 /var/log/fabricmanager.log",
-        "nv-fabricmanager --version; cat /proc/driver/nvidia/version   # must be the same version",
-        "sudo systemctl restart nvidia-fabricmanager   # then nvidia-smi -q | grep -A3 Fabric: Completed, Success",
-    )
-    if hit.sign in _MULTICAST:
-        without = "NCCL_NVLS_ENABLE=0 ddp-run …   # NCCL then goes without the switches' multicast"
-        return hit.finding(RULE, death, cause, (*advice, without), confidence="likely")
-    return hit.finding(RULE, death, cause, advice)
+match = matcher(RULE, SIGNS, ended_by_gpu, behind_nccl, behind_no_gpu)

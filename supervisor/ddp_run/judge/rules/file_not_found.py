@@ -23,92 +23,71 @@ import shlex
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import missing_text, printed_text, service_text
-from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, in_last_words, said_last
+from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, in_last_words, like, meaning, said_last
 from ddp_run.judge.start_text import NO_FILE, OBJECT_MISSING
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP702",
-    name="file-not-found",
-    title="File or folder not found, or of the wrong kind",
-    area=Area.DATA,
     layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the file will still be missing"),
-    since="0.1",
 )
-_WRAPPED = "Can't load "
+_NOWHERE = "{who} could not find {path}{where}: no such folder, and no such name on the Hugging Face Hub"
+_DATASET = Sign(
+    "doesn't exist on the Hub or cannot be accessed",
+    r"Dataset (?P<quote>['\"])(?P<path>[^'\"]{1,300})(?P=quote) doesn't exist on the Hub",
+    cause=_NOWHERE,
+)
+_WRAPPED = like(
+    r"Can't load (?:the )?[a-z ]{1,40} (?:of|for) '(?P<path>[^'\n]{1,1000})'",
+    ("OSError",),
+    cause=_NOWHERE,
+    likely=True,
+)
 """transformers prints this for any earlier failure."""
-_ANOTHER = Sign("[Errno ", r"\[Errno (?!2\])-?\d{1,4}\]")
+_ON_HUB = (
+    like(r"(?<![^\s:])(?P<path>[^\s:]+) is not a local folder and is not a valid model identifier", cause=_NOWHERE),
+    _DATASET,
+    _WRAPPED,
+    like(r"Can't find weights for (?P<path>\S{1,1000}) in \S{1,1000} or in the Hugging Face Hub\. Please"),  # peft
+)
+"""The text may mean a name on the Hub, which can be hidden from this user."""
+_ANOTHER = like(r"\[Errno (?!2\])-?\d{1,4}\]")
 _WITH_PATH = rf"(?:[^\n]*?(?:: |name = |at |file ){QUOTED_PATH})?"
 _IN_WORKER = r"(?!: Caught \w+ in )"
 _RAISED: tuple[Sign, ...] = (
-    Sign(
-        "FileNotFoundError", rf"^(?:\w+\.)*FileNotFoundError{_IN_WORKER}{_WITH_PATH}", frozenset({"FileNotFoundError"})
+    like(rf"^(?:\w+\.)*(?P<class>FileNotFoundError){_IN_WORKER}{_WITH_PATH}", ("FileNotFoundError",)),
+    like(
+        rf"^(?:\w+\.)*IsADirectoryError{_IN_WORKER}{_WITH_PATH}",
+        ("IsADirectoryError",),
+        cause="{who} opened {path} as a file, but it is a folder{where}",
     ),
-    Sign(
-        "IsADirectoryError", rf"^(?:\w+\.)*IsADirectoryError{_IN_WORKER}{_WITH_PATH}", frozenset({"IsADirectoryError"})
-    ),
-    Sign(
-        "NotADirectoryError",
+    like(
         rf"^(?:\w+\.)*NotADirectoryError{_IN_WORKER}{_WITH_PATH}",
-        frozenset({"NotADirectoryError"}),
+        ("NotADirectoryError",),
+        cause="{who} used {path} as a folder, but part of the path is a file{where}",
     ),
-    Sign(
-        "Repo id must be in the form",
-        rf"Repo id must be in the form 'repo_name' or 'namespace/repo_name': {QUOTED_PATH}",
-    ),
-    Sign("Incorrect path_or_model_id", rf"Incorrect path_or_model_id: {QUOTED_PATH}"),
-    Sign(
-        "is not a local folder and is not a valid model identifier",
-        r"(?<![^\s:])(?P<path>[^\s:]+) is not a local folder and is not a valid model identifier",
-    ),
-    Sign(
-        "does not appear to have a file named",
-        r"(?<![^\s:])(?P<path>[^\s:]+) does not appear to have a file named (?P<file>[^\s,]*[^\s,.])",
-    ),
-    Sign(
-        "does not appear to have files named",
-        r"(?<![^\s:])(?P<path>[^\s:]+) does not appear to have files named (?P<file>\(?[^)\n]*\)?)",
-    ),
-    Sign(
-        "Parent directory ",  # torch.save's (caffe2/serialize/inline_container.cc)
-        r"Parent directory (?P<path>[^\n]{1,1000}) does not exist\.",
-        frozenset({"RuntimeError"}),
-    ),
-    Sign("Entry Not Found for url", r"Entry Not Found for url: (?P<path>[^\s?]+[^\s?.])"),
-    Sign(
-        "doesn't exist on the Hub or cannot be accessed",
-        r"Dataset (?P<quote>['\"])(?P<path>[^'\"]{1,300})(?P=quote) doesn't exist on the Hub",
-    ),
+    like(rf"Repo id must be in the form 'repo_name' or 'namespace/repo_name': {QUOTED_PATH}", cause=_NOWHERE),
+    like(rf"Incorrect path_or_model_id: {QUOTED_PATH}", cause=_NOWHERE),
+    *_ON_HUB,
+    like(r"(?<![^\s:])(?P<path>[^\s:]+) does not appear to have a file named (?P<file>[^\s,]*[^\s,.])"),
+    like(r"(?<![^\s:])(?P<path>[^\s:]+) does not appear to have files named (?P<file>\(?[^)\n]*\)?)"),
+    # torch.save's (caffe2/serialize/inline_container.cc)
+    like(r"Parent directory (?P<path>[^\n]{1,1000}) does not exist\.", ("RuntimeError",)),
+    like(r"Entry Not Found for url: (?P<path>[^\s?]+[^\s?.])"),
     # Libraries in Rust (tokenizers, safetensors) and C++ (torch's file adapter), and HDF5, raise custom classes.
-    Sign("No such file or directory (os error 2)", r"No such file or directory \(os error 2\)"),
-    Sign(
-        "No such file or directory Error #2",  # sentencepiece's
-        r"Not found: \"(?P<path>[^\"\n]{1,1000})\": No such file or directory Error #2",
-    ),
-    Sign(
-        ": No such file or directory",  # a shell's, about a file that a script reads or starts
-        r"^\S{1,400}: line \d{1,9}: (?P<path>(?=[^\s:/]{0,80}/)[^\s:]{1,1000}): No such file or directory$",
-    ),
-    Sign(
-        "Can't find '",  # peft's
-        r"Can't find '(?P<file>[^'\n]{1,200})' at '(?P<path>[^'\n]{1,1000})'",
-    ),
-    Sign("on fopen: No such file or directory", r"on fopen: No such file or directory, file path: (?P<path>\S+)"),
-    Sign(
-        "> in read-only mode: No such file or directory",
-        r"unable to open file <(?P<path>[^>\n]{1,1000})> in read-only mode: No such file or directory",
-    ),
-    Sign("NO_SUCHFILE", r"NO_SUCHFILE : Load model from (?P<path>\S{1,1000}) failed"),  # ONNX Runtime
-    Sign("unable to open file: name = ", r"unable to open file: name = '(?P<path>[^']+)', errno = 2, error message"),
-    Sign(
-        "non-existent directory: ",  # pandas
-        rf"Cannot save file into a non-existent directory: {QUOTED_PATH}",
-    ),
-    Sign(
-        "Can't find a valid checkpoint at ",  # transformers
-        r"Can't find a valid checkpoint at (?P<path>\S{1,1000})",
-    ),
+    like(r"No such file or directory \(os error 2\)"),
+    like(r"Not found: \"(?P<path>[^\"\n]{1,1000})\": No such file or directory Error #2"),  # sentencepiece's
+    # a shell's, about a file that a script reads or starts
+    like(r"^\S{1,400}: line \d{1,9}: (?P<path>(?=[^\s:/]{0,80}/)[^\s:]{1,1000}): No such file or directory$"),
+    like(r"Can't find '(?P<file>[^'\n]{1,200})' at '(?P<path>[^'\n]{1,1000})'"),  # peft's
+    like(r"on fopen: No such file or directory, file path: (?P<path>\S+)"),
+    like(r"unable to open file <(?P<path>[^>\n]{1,1000})> in read-only mode: No such file or directory"),
+    like(r"NO_SUCHFILE : Load model from (?P<path>\S{1,1000}) failed"),  # ONNX Runtime
+    like(r"unable to open file: name = '(?P<path>[^']+)', errno = 2, error message"),
+    like(rf"Cannot save file into a non-existent directory: {QUOTED_PATH}"),  # pandas
+    like(r"Can't find a valid checkpoint at (?P<path>\S{1,1000})"),  # transformers
     Sign("Cannot find any model weights with ", r"any model weights with `(?P<path>[^`\n]{1,1000})`"),  # vLLM
     Sign("No supported config format found in ", r"config format found in (?P<path>\S{0,1000}[^\s.])"),
     Sign("Weights not found: "),  # TEI
@@ -116,65 +95,34 @@ _RAISED: tuple[Sign, ...] = (
         "failed to open directory ", r"failed to open directory (?P<path>\S{1,1000}): No such file or directory"
     ),
     Sign("unable to find backend library for backend"),
-    Sign(
-        "ile not found: ",
-        r"\b[Ff]ile not found: (?P<path>/[^\s:]{1,1000})",
-        frozenset({"OSError", "IOError", "RuntimeError", "ValueError"}),
-    ),
-    Sign(
-        "or in the Hugging Face Hub. Please check that",  # peft
-        r"Can't find weights for (?P<path>\S{1,1000}) in \S{1,1000} or in the Hugging Face Hub",
-    ),
-    Sign(
-        "Cannot find primary config '",  # Hydra; it prints the next two
-        r"Cannot find primary config '(?P<file>[^'\n]{1,300})'",
-    ),
-    Sign(
-        "Check that the config directory '",
-        r"Check that the config directory '(?P<path>[^'\n]{1,1000})' exists and readable",
-    ),
-    Sign("': Could not find '", r"^In '[^'\n]{1,300}': Could not find '(?P<path>[^'\n]{1,300})'"),
-    Sign(
-        "string path to an existing deepspeed config",
-        r"Expected a string path to an existing deepspeed config[^\n]{0,120}? Received: (?P<path>\S{1,400})",
-    ),
-    Sign(  # a library's message for an exception that it caught
-        "[Errno 2] No such file or directory: ",
+    like(r"\b[Ff]ile not found: (?P<path>/[^\s:]{1,1000})", ("OSError", "IOError", "RuntimeError", "ValueError")),
+    like(r"Cannot find primary config '(?P<file>[^'\n]{1,300})'"),  # Hydra; it prints the next two
+    like(r"Check that the config directory '(?P<path>[^'\n]{1,1000})' exists and readable"),
+    like(r"^In '[^'\n]{1,300}': Could not find '(?P<path>[^'\n]{1,300})'"),
+    like(r"Expected a string path to an existing deepspeed config[^\n]{0,120}? Received: (?P<path>\S{1,400})"),
+    # a library's message for an exception that it caught
+    like(
         rf"\[Errno 2\] No such file or directory: {QUOTED_PATH}",
-        frozenset({"OSError", "RuntimeError", "ValueError", "CheckpointException"}),
+        ("OSError", "RuntimeError", "ValueError", "CheckpointException"),
     ),
     # transformers, spaCy, NLTK
-    Sign(_WRAPPED, r"Can't load (?:the )?[a-z ]{1,40} (?:of|for) '(?P<path>[^'\n]{1,1000})'", frozenset({"OSError"})),
-    Sign(
-        "Error no file named ",
-        r"Error no file named (?P<file>[^\n]{1,400}?),? found in directory (?P<path>\S{0,1000}[^\s.])",
-    ),
-    Sign(
-        "No valid checkpoint found in output directory (",
-        r"No valid checkpoint found in output directory \((?P<path>[^)\n]{1,1000})\)",
-    ),
-    Sign("[E050] ", r"\[E050\] Can't find model '(?P<path>[^'\n]{1,1000})'"),
+    like(r"Error no file named (?P<file>[^\n]{1,400}?),? found in directory (?P<path>\S{0,1000}[^\s.])"),
+    like(r"No valid checkpoint found in output directory \((?P<path>[^)\n]{1,1000})\)"),
+    like(r"\[E050\] Can't find model '(?P<path>[^'\n]{1,1000})'"),
     Sign(
         "Please use the NLTK Downloader to obtain the resource",
         r"Resource (?P<path>\S{1,200}) not found\.\s{1,80}Please use the NLTK Downloader",
     ),
-    *missing_text.SIGNS,
-    *service_text.MISSING,
+    *meaning(*missing_text.SIGNS, *service_text.MISSING, likely=True),
 )
 _PRINTED = (
     *printed_text.errors(("No such file or directory",)),
-    Sign("ile not found: ", r"(?i:\berror\b)[^\n]{0,40} [Ff]ile not found: (?P<path>\S{1,1000})"),
-    Sign(
-        "does not exist",
-        r"(?i:\berror\b)[^\n]{0,40} (?:path|file|folder|directory) (?P<path>\S{0,80}/\S{1,1000}) does not exist",
-    ),
+    like(r"(?i:\berror\b)[^\n]{0,40} [Ff]ile not found: (?P<path>\S{1,1000})"),
+    like(r"(?i:\berror\b)[^\n]{0,40} (?:path|file|folder|directory) (?P<path>\S{0,80}/\S{1,1000}) does not exist"),
 )
 SIGNS = (*_RAISED, *OBJECT_MISSING, *NO_FILE)
-_HUB = ("Repo id must be", "Incorrect path_or", "is not a local folder", "doesn't exist on the Hub", "Can't load ")
 _STARTED = re.compile(r'subprocess\.py", line \d+, in _execute_child')
-_SOCKET = re.compile(
-    r"\n\s{1,40}\S{1,40}\.connect\([^\n]{0,200}\n(?:[\s^~]{1,400}\n)?FileNotFoundError: [^\n'\"]{0,80}\s*$"
-)
+_SOCKET = re.compile(r"^\S{1,40}\.connect\(")
 """The address of a process that has ended: a path that the program never named."""
 _COMPILERS = re.compile(
     r"(?:^|/)(?:nvcc|ninja|hipcc|icpx|ptxas|ccache|ld|make|cmake|(?:[\w.\-]*-)?(?:gcc|g\+\+|cc|c\+\+|clang(?:\+\+)?)(?:-\d+)?)"
@@ -193,42 +141,20 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         or said_last(death, (*OBJECT_MISSING, *NO_FILE))
         or printed_text.at_the_end(death, _PRINTED)
     )
-    if hit is None or (hit.sign.words == _WRAPPED and in_last_words(death, (_ANOTHER,)) is not None):
+    if hit is None or (hit.sign is _WRAPPED and in_last_words(death, (_ANOTHER,)) is not None):
         return None
-    if hit.exception is not None and _SOCKET.search(hit.exception.traceback):
+    if _SOCKET.search(hit.statement) and hit["path"] is None:
         return None
     path = (hit["path"] or "").rstrip(".") or None
-    program = _is_program(hit, path)
+    program = path is not None and hit["class"] is not None and _STARTED.search(hit.traceback) is not None
     if path is not None and (_SHARED_MEMORY.search(path) or (program and _COMPILERS.search(path))):
         return None
-    return hit.finding(
-        RULE,
-        death,
-        _cause(death, hit, path, program),
-        _advice(death, attempt, hit, path, program),
-        confidence=_sure(hit, death),
-    )
-
-
-def _is_program(hit: Hit, path: str | None) -> bool:
-    """Whether the missing file is a program that Python tried to start."""
-    shown = hit.exception.traceback if hit.exception is not None else ""
-    return path is not None and hit.sign.words == "FileNotFoundError" and bool(_STARTED.search(shown))
-
-
-def _sure(hit: Hit, death: Death) -> Confidence:
-    """Lower the confidence if another exception followed: the missing file may only have triggered it."""
-    last = death.exception is None or hit.exception is None or hit.exception.type == death.exception.type
-    general = hit.sign.words == _WRAPPED or hit.sign in (*missing_text.SIGNS, *service_text.MISSING)
-    clear = last and not _on_hub(hit) and not general
-    return hit.confidence if clear else "likely"
-
-
-def _on_hub(hit: Hit) -> bool:
-    """Whether the text may mean a name on the Hub, which can be hidden from this user."""
-    path = hit["path"] or ""
-    either = ("is not a local folder", "doesn't exist on", "Can't load ", "or in the Hugging")
-    return hit.sign.words.startswith(either) and not _looks_local(path)
+    # a missing file may only have triggered another exception
+    after = hit.exception is not None and death.exception is not None and hit.exception.type != death.exception.type
+    hub = hit.sign in _ON_HUB and not _looks_local(path or "")
+    sure: Confidence | None = "likely" if after or hub else None
+    advice = _advice(death, attempt, hit, path, program, hub)
+    return hit.finding(RULE, death, _cause(death, hit, path, program), advice, confidence=sure)
 
 
 def _looks_local(path: str) -> bool:
@@ -236,30 +162,22 @@ def _looks_local(path: str) -> bool:
 
 
 def _cause(death: Death, hit: Hit, path: str | None, program: bool) -> str:
-    raised = hit.exception
-    where = raised.where if raised is not None else ""
+    where = hit.where(death)
     if path is None:
-        said = hit.text[:160] if raised is None else raised.message.partition("\n")[0][:160] or raised.type
-        return f"{death.who} could not find a file{where}: {said}"
+        said = hit.message.partition("\n")[0] or (hit.exception.type if hit.exception is not None else "")
+        return f"{death.who} could not find a file{where}: {said[:160]}"
     if program:
         return f"{death.who} could not start {path}{where}: program not found"
-    if hit.sign.words == "IsADirectoryError":
-        return f"{death.who} opened {path} as a file, but it is a folder{where}"
-    if hit.sign.words == "NotADirectoryError":
-        return f"{death.who} used {path} as a folder, but part of the path is a file{where}"
-    if hit["file"]:
-        return f"{death.who} could not find {hit['file']} in {path}{where}"
-    if hit.sign.words.startswith(_HUB):
-        return f"{death.who} could not find {path}{where}: no such folder, and no such name on the Hugging Face Hub"
-    return f"{death.who} could not find {path}{where}"
+    file = f"{hit['file']} in {path}" if hit["file"] else path
+    return hit.says(death, path=path) or f"{death.who} could not find {file}{where}"
 
 
-def _advice(death: Death, attempt: Evidence, hit: Hit, path: str | None, program: bool) -> tuple[str, ...]:
+def _advice(death: Death, attempt: Evidence, hit: Hit, path: str | None, program: bool, hub: bool) -> tuple[str, ...]:
     advice: list[str] = []
     if program and path is not None:
         return (f"command -v {shlex.quote(path)}   # is it installed and on PATH?",)
-    if path is not None and _on_hub(hit):
-        kind = "datasets" if hit.sign.words.startswith("doesn't exist on") else "models"
+    if path is not None and hub:
+        kind = "datasets" if hit.sign is _DATASET else "models"
         advice.append(
             f"curl -sI https://huggingface.co/api/{kind}/{path} | head -n 1   # 200: exists; 401: private or misspelled"
         )

@@ -17,22 +17,18 @@ from __future__ import annotations
 
 import re
 import shlex
-import signal
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import printed_text
-from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, said_last
+from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, like, meaning, said_last
 from ddp_run.judge.start_text import FAULTY
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP907",
-    name="filesystem-error",
-    title="File system error",
-    area=Area.HOST,
     layer=Layer.REFUSED,
     retry=Retry(helps=True, reason="file servers and mounts often come back"),
-    since="0.1",
     wins_over=(("checkpoint-corrupt", "the checkpoint can't be read because its disk or mount failed"),),
 )
 _QUOTED = rf"(?:: {QUOTED_PATH})?"
@@ -50,8 +46,6 @@ _ERRORS = (
 )
 _OF_A_PATH = ("Connection timed out", "Bad message", "No data available", "No such device", "Device or resource busy")
 """Sockets and devices return these, too: they count only next to a file path."""
-_READ_ONLY = "Read-only file system"
-_LOCKED = "unable to lock file, errno = "
 # An unconnected socket returns the same errno, so the class must be about a file.
 _TYPES = frozenset(
     {"OSError", "IOError", "HfHubHTTPError", "SafetensorError", "RuntimeError", "BlockingIOError", "TimeoutError"}
@@ -65,7 +59,12 @@ _RAISED: tuple[Sign, ...] = (
         for words in _ERRORS
     ),
     *(Sign(words, rf"on fopen: (?P<what>{re.escape(words)}), file path: (?P<path>\S+)") for words in _ERRORS),
-    Sign(_LOCKED, r"unable to lock file, errno = \d+, error message = '(?P<what>[^']+)'"),
+    *meaning(
+        like(r"unable to lock file, errno = \d+, error message = '(?P<what>[^']+)'"),
+        cause="{who} could not lock an HDF5 file{where}: another process holds it, or locks are not supported",
+        advice=("export HDF5_USE_FILE_LOCKING=FALSE   # if every process only reads the file",),
+        likely=True,
+    ),
 )
 SIGNS = (*_RAISED, *FAULTY)
 _PRINTED = printed_text.errors(_ERRORS)
@@ -74,46 +73,25 @@ _SOCKET = re.compile(r"/socket\.py|/ssl\.py|/asyncio/|\.(?:recv|send|sendall|con
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match an error number that only a file system, a disk or a file server returns."""
-    if death.killed_without_exception and death.code != -signal.SIGABRT:
-        return None  # another signal ended it, so earlier output was not the end
+    if death.killed_by_another:
+        return None
     hit = ended_by(death, _RAISED) or said_last(death, FAULTY) or printed_text.at_the_end(death, _PRINTED)
     if hit is None or _of_socket(hit) or printed_text.could_not_print(death):
         return None
-    return hit.finding(
-        RULE, death, _cause(death, hit), _advice(death, attempt, hit), retry=_retry(hit), confidence=_sure(hit)
-    )
+    file, read_only = hit["path"] or "a file", hit["what"] == "Read-only file system"
+    does, why = ("write", "the file system is read-only") if read_only else ("use", hit["what"])
+    cause = hit.says(death) or f"{death.who} could not {does} {file}{hit.where(death)}: {why}"
+    retry = Retry(helps=False, reason="the file system will still be read-only") if read_only else None
+    return hit.finding(RULE, death, cause, _advice(death, attempt, hit), retry=retry)
 
 
 def _of_socket(hit: Hit) -> bool:
     """Whether a socket, not a file, returned the number."""
-    if hit.exception is None or hit["path"] is not None or not hit.sign.words.startswith(("Transport", "Cannot send")):
-        return False
-    return bool(_SOCKET.search(hit.exception.traceback))
-
-
-def _sure(hit: Hit) -> Confidence:
-    return "likely" if hit.sign.words == _LOCKED else hit.confidence
-
-
-def _retry(hit: Hit) -> Retry | None:
-    if hit.sign.words == _READ_ONLY:
-        return Retry(helps=False, reason="the file system will still be read-only")
-    return None
-
-
-def _cause(death: Death, hit: Hit) -> str:
-    raised, path = hit.exception, hit["path"]
-    where = raised.where if raised is not None else ""
-    if hit.sign.words == _LOCKED:
-        return f"{death.who} could not lock an HDF5 file{where}: another process holds it, or locks are not supported"
-    if hit.sign.words == _READ_ONLY:
-        return f"{death.who} could not write {path or 'a file'}{where}: the file system is read-only"
-    return f"{death.who} could not use {path or 'a file'}{where}: {hit['what']}"
+    either = hit["path"] is None and (hit["what"] or "").startswith(("Transport", "Cannot send"))
+    return either and _SOCKET.search(hit.traceback) is not None
 
 
 def _advice(death: Death, attempt: Evidence, hit: Hit) -> tuple[str, ...]:
-    if hit.sign.words == _LOCKED:
-        return ("export HDF5_USE_FILE_LOCKING=FALSE   # if every process only reads the file",)
     folder = shlex.quote((hit["path"] or "").rpartition("/")[0] or ".")
     on = f" on {death.host}" if death.host and attempt.nodes > 1 else ""
     return (

@@ -16,68 +16,55 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, ended_by
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Sign, ended_by, like, meaning
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP204",
-    name="gloo-network",
-    title="Gloo network error",
-    area=Area.NETWORK,
     layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="the link may have been down only for a moment"),
-    since="0.1",
     unlike="together",
 )
-_ADDRESS = Sign("Unable to find address for", r"Unable to find address for:? (?P<name>[\w.\-:@]+)")
-_INTERFACE = Sign("Unable to find interface for", r"Unable to find interface for:? (?P<name>[\w.\-:@\[\]]+)")
-_NO_INTERFACE = Sign("ifa != nullptr")
-_NO_ADDRESS = Sign("rp != nullptr")
-_MESH = Sign("Gloo connectFullMesh failed", r"Gloo connectFullMesh failed(?: with (?P<said>.*))?")
-_CONNECT = Sign(
-    "gloo/transport/tcp/",
-    r"gloo/transport/tcp/\S{1,200}\] (?P<said>(?:connect \[?|Connect timeout |timed out"
-    r" connecting: )(?P<address>\S*).*)",
+_WRONG_NAME = Retry(helps=False, reason="the interface will still be missing")
+_RESET = "env | grep GLOO_SOCKET_IFNAME   # unset it, or set it to a listed interface"
+_OWN = 'getent hosts "$(hostname)"   # without GLOO_SOCKET_IFNAME, Gloo uses this address'
+SIGNS = (
+    *meaning(
+        like(r"Unable to find (?:address|interface) for:? (?P<name>[\w.\-:@\[\]]+)"),
+        cause="{who}: Gloo found no network address for {name}",
+        advice=("ip -br addr   # is there an interface or address {name}?", _RESET, _OWN),
+        retry=_WRONG_NAME,
+    ),
+    *meaning(
+        Sign("ifa != nullptr"),
+        Sign("rp != nullptr"),
+        cause="{who}: Gloo found no network address",
+        advice=("ip -br addr   # the interfaces", _RESET, _OWN),
+        retry=_WRONG_NAME,
+    ),
+    *meaning(
+        like(r"Gloo connectFullMesh failed(?: with (?P<said>.{0,160}))?"),
+        like(
+            r"gloo/transport/tcp/\S{1,200}\] "
+            r"(?P<said>(?:connect \[?|Connect timeout |timed out connecting: )(?P<address>\S*).{0,160})"
+        ),
+        like(r"\[Gloo\] (?P<said>Rank \d{1,9} is NOT connected to: \[[\d, ]{1,4000}\])"),
+        cause="{who}: Gloo could not connect to the other ranks{: {said}}",
+        advice=(
+            'getent hosts "$(hostname)"   # the address Gloo announces: can other ranks reach it?',
+            "export GLOO_SOCKET_IFNAME=eth0   # the interface that connects the nodes (ip -br addr)",
+        ),
+        likely=True,
+    ),
 )
-_NOT_CONNECTED = Sign(
-    "is NOT connected to: [", r"\[Gloo\] (?P<said>Rank \d{1,9} is NOT connected to: \[[\d, ]{1,4000}\])"
-)
-SIGNS = (_ADDRESS, _INTERFACE, _NO_INTERFACE, _NO_ADDRESS, _MESH, _CONNECT, _NOT_CONNECTED)
 _LEFT = re.compile(r"Connection (?:closed|reset) by peer|Broken pipe")
 _GLOO = re.compile(r"gloo", re.IGNORECASE)
-_WRONG_NAME = Retry(helps=False, reason="the interface will still be missing")
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match Gloo's messages about a missing interface or address, or a connection that was never made."""
     hit = ended_by(death, SIGNS)
-    if hit is None:
+    if hit is None or _LEFT.search(hit.message) or not _GLOO.search(f"{hit.message}\n{hit.traceback}"):
         return None
-    said = hit.exception.message if hit.exception is not None else hit.text
-    if _LEFT.search(said) or not (_GLOO.search(said) or _from_gloo(hit)):
-        return None
-    if hit.sign in (_ADDRESS, _INTERFACE, _NO_INTERFACE, _NO_ADDRESS):
-        name = f" for {hit['name']}" if hit["name"] else ""
-        cause = f"{death.who}: Gloo found no network address{name}"
-        return hit.finding(RULE, death, cause, _for_name(hit["name"]), retry=_WRONG_NAME)
-    told = (hit["said"] or "").strip()[:160]
-    cause = f"{death.who}: Gloo could not connect to the other ranks{': ' + told if told else ''}"
-    return hit.finding(RULE, death, cause, _FOR_CONNECTION, confidence="likely")
-
-
-def _from_gloo(hit: Hit) -> bool:
-    return hit.exception is not None and _GLOO.search(hit.exception.traceback) is not None
-
-
-def _for_name(name: str | None) -> tuple[str, ...]:
-    return (
-        f"ip -br addr   # is there an interface or address {name}?" if name else "ip -br addr   # the interfaces",
-        "env | grep GLOO_SOCKET_IFNAME   # unset it, or set it to a listed interface",
-        'getent hosts "$(hostname)"   # without GLOO_SOCKET_IFNAME, Gloo uses this address',
-    )
-
-
-_FOR_CONNECTION = (
-    'getent hosts "$(hostname)"   # the address Gloo announces: can other ranks reach it?',
-    "export GLOO_SOCKET_IFNAME=eth0   # the interface that connects the nodes (ip -br addr)",
-)
+    return hit.finding(RULE, death)

@@ -20,33 +20,40 @@ import re
 from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Sign, ended_by
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Sign, ended_by, like
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.judge.waiting import dump_stacks, silent
 from ddp_run.record.events import Rank
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP504",
-    name="gloo-timeout-hang",
-    title="Gloo collective or monitored barrier timed out",
-    area=Area.COLLECTIVE,
     layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="the rank may have been slow or stuck only once"),
-    since="0.1",
     unlike="together",
     end="waited",
 )
-_MISSING = Sign(
-    "failed to pass monitoredBarrier in ",
+_MISSING = like(
     r"(?:\[Rank (?P<who>\d+)\]: )?Ranks? (?P<missing>\d{1,9}(?:,? \d{1,9})*) failed to pass"
-    r" monitoredBarrier in (?P<ms>\d{1,20})",
+    r" monitoredBarrier in (?P<ms>\d{1,20})"
 )
-_BARRIER = Sign("timed out in monitoredBarrier after ", r"timed out in monitoredBarrier after (?P<ms>\d{1,20})")
-_TRANSFER = Sign(
-    "Timed out waiting ", r"Timed out waiting (?P<ms>\d{1,20})ms for (?P<what>recv|send) operation to complete"
+_TRANSFER = "another rank in a Gloo collective and timed out"
+SIGNS = (
+    _MISSING,
+    like(
+        r"timed out in monitoredBarrier after (?P<ms>\d{1,20})",
+        cause="{who} waited {time}in a monitored barrier that not all ranks reached",
+    ),
+    like(
+        r"Timed out waiting (?P<ms>\d{1,20})ms for recv operation to complete",
+        cause=f"{{who}} waited {{time}}to receive from {_TRANSFER}",
+    ),
+    like(
+        r"Timed out waiting (?P<ms>\d{1,20})ms for send operation to complete",
+        cause=f"{{who}} waited {{time}}to send to {_TRANSFER}",
+    ),
+    Sign("Application timeout caused pair closure", cause=f"{{who}} waited for {_TRANSFER}"),
 )
-_CLOSED = Sign("Application timeout caused pair closure")
-SIGNS = (_MISSING, _BARRIER, _TRANSFER, _CLOSED)
 _OPERATION = re.compile(
     r"running collective: CollectiveFingerPrint\((?:SequenceNumber=(?P<seq>\d+), ?)?OpType=(?P<op>\w+)"
 )
@@ -57,8 +64,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = ended_by(death, (_MISSING,)) or ended_by(death, SIGNS)
     if hit is None:
         return None
-    said = hit.exception.message if hit.exception is not None else hit.text
-    operation = _OPERATION.search(said)
+    operation = _OPERATION.search(hit.message)
     before = f" before {operation['op']}" if operation else ""
     waited = f"{int(hit['ms']) / 1000:.4g} s " if hit["ms"] else ""
     missing = [Rank(int(number)) for number in re.findall(r"\d+", hit["missing"] or "")]
@@ -68,11 +74,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         cause = f"{named} did not reach the barrier{before} that {who} waited {waited}for"
         finding = hit.finding(RULE, death, cause, _advice(missing[0], attempt))
         return replace(finding, culprit=missing[0])
-    if hit.sign is _BARRIER:
-        cause = f"{death.who} waited {waited}in a monitored barrier that not all ranks reached"
-    else:
-        what = {"recv": "to receive from", "send": "to send to"}.get(hit["what"] or "", "for")
-        cause = f"{death.who} waited {waited}{what} another rank in a Gloo collective and timed out"
+    cause = hit.says(death, time=waited)
     suspect = attempt.once(_mute)
     if suspect is not None and suspect != death.rank:
         cause += f"; likely for rank {suspect}, the only one that printed no timeout"

@@ -21,17 +21,14 @@ from __future__ import annotations
 
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, is_of_a_gpu, vendor
-from ddp_run.judge.signs import Hit, Sign, every, quotes
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Hit, Sign, every, first_of, like, meaning, quotes
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP304",
-    name="gpu-hardware",
-    title="GPU hardware or link failure",
-    area=Area.DEVICE,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the GPU will keep failing until it is reset or replaced: use another node"),
-    since="0.1",
     wins_over=(("fabric-manager", "the fabric can't start because a GPU or link is broken"),),
     host="once",
 )
@@ -62,16 +59,14 @@ _FORM = (
     r"NVRM: Xid \(PCI:(?P<pci>[0-9A-Fa-f:.]+)\): (?P<number>\d{1,9})\b"
     r"(?:, pid='?(?P<pid>\d+))?(?:[^\n]{0,200}?name=(?P<name>[\w.\-/]+))?"
 )
-XID = Sign("NVRM: Xid", _FORM)
-_BUS = Sign("has fallen off the bus")
-_LIKELY = (
-    Sign(
-        "HW Exception by GPU node", r"HW Exception by GPU node-(?P<gpu>\d{1,9})[^\n]{0,200}?reason ?: ?(?P<why>[\w ]+)"
-    ),
-    Sign("RESULT_ERROR_DEVICE_LOST", r"(?:UR|ZE)_RESULT_ERROR_DEVICE_LOST"),
+XID = like(_FORM)
+_LIKELY = meaning(
+    like(r"HW Exception by GPU node-(?P<gpu>\d{1,9})[^\n]{0,200}?reason ?: ?(?P<why>[\w ]+)"),
+    like(r"(?:UR|ZE)_RESULT_ERROR_DEVICE_LOST"),
     Sign("PI_ERROR_DEVICE_LOST"),
-    Sign("Unable to determine the device handle for", r"Unable to determine the device handle for [Gg]PU\S* ?\S*"),
+    like(r"Unable to determine the device handle for [Gg]PU\S* ?\S*"),
     Sign("Invalid access of peer GPU memory over nvlink or a hardware error"),
+    likely=True,
 )
 _SAID = (
     Sign("uncorrectable ECC error encountered"),
@@ -81,15 +76,15 @@ _SAID = (
         "ECCUncorrectable|ECCNotCorrectable|NvlinkUncorrectable|HardwareStackError|Contained",
         "ECC_UNCORRECTABLE|NVLINK_UNCORRECTABLE|HARDWARE_STACK_ERROR|CONTAINED",
     ),
-    Sign("GPU is lost", r"GPU is lost\.? "),
+    like(r"GPU is lost\.? "),
     Sign("NVMLError_GpuIsLost"),
     Sign("HBM MULTI BIT ECC ERROR"),  # Ascend's, and below
-    Sign("UCE ERROR", r"RuntimeError: UCE ERROR\b"),
+    like(r"RuntimeError: UCE ERROR\b"),
     Sign("HCCS LINK ERROR"),
-    Sign("[Device reset]", r"synStatus ?=? ?\d{1,3} \[Device reset\]"),  # Gaudi's
-    Sign("SLICE_FAILURE_", r"SLICE_FAILURE_(?:CHIP_DRIVER_ERROR|HW\w{0,40}|\w{0,40}HARDWARE\w{0,40})"),  # TPU
-    Sign("Slice health check failed", r"UNAVAILABLE: Slice health check failed"),  # TPU
-    _BUS,
+    like(r"synStatus ?=? ?\d{1,3} \[Device reset\]"),  # Gaudi's
+    like(r"SLICE_FAILURE_(?:CHIP_DRIVER_ERROR|HW\w{0,40}|\w{0,40}HARDWARE\w{0,40})"),  # TPU
+    like(r"UNAVAILABLE: Slice health check failed"),  # TPU
+    Sign("has fallen off the bus"),
     *_LIKELY,
 )
 SIGNS = (XID, *_SAID)
@@ -97,7 +92,7 @@ SIGNS = (XID, *_SAID)
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a hardware error that ended the rank, or one in the kernel's log if a GPU error ended the rank."""
-    hit = ended_by_gpu(death, _SAID) or behind_nccl(death, _SAID)
+    hit = first_of(death, _SAID, ended_by_gpu, behind_nccl)
     xid = _xid(death, attempt)
     if hit is not None:
         return _said(hit, death, xid)
@@ -120,12 +115,11 @@ def _all(log: LogText) -> list[Hit]:
 
 
 def _said(hit: Hit, death: Death, xid: Hit | None) -> Finding:
-    sure: Confidence = "likely" if hit.sign in _LIKELY and xid is None else hit.confidence
-    also = quotes(xid)
+    sure: Confidence | None = hit.confidence if xid is not None else None
     cause = f"{death.who}'s GPU failed: {hit.match[0].removeprefix('CUDA error: ').strip().rstrip('.')}"
     if xid is not None:
         cause += f" (GPU at PCI {xid['pci']}, Xid {xid['number']})"
-    return hit.finding(RULE, death, cause, _advice(hit, xid, death), confidence=sure, also=also)
+    return hit.finding(RULE, death, cause, _advice(hit, xid, death), confidence=sure, also=quotes(xid))
 
 
 def _by_kernel(xid: Hit, death: Death) -> Finding:

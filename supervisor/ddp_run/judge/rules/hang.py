@@ -22,47 +22,43 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Sign, every, in_exception, in_last_words, like, meaning
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP510",
-    name="hang",
-    title="No progress: the job hangs",
-    area=Area.COLLECTIVE,
     layer=Layer.ENDED,
     retry=Retry(helps=True, reason="a hang caused by timing, a device or the network may not happen again"),
-    since="0.1",
     unlike="together",
 )
 SYMPTOMS = (Sign("issing ranks", r"(?m)^(?i:missing ranks)\b(?: ?: ?\d[\d, ]{0,400}$|:$)"),)
 """Horovod's."""
-_DUMPED = Sign('"MainThread"', r'^\s{0,8}Thread \S{1,20} \((?P<how>idle|active)\): "MainThread"')
+_DUMPED = like(r'^\s{0,8}Thread \S{1,20} \((?P<how>idle|active)\): "MainThread"')
 """py-spy's dump: nobody takes one of a job that makes progress. Waiting GPU calls keep the CPU busy."""
-_TOOK_TOO_LONG = Sign("Timeout (", r"^Timeout \(\d{1,4}:\d\d:\d\d(?:\.\d{1,6})?\)!")
+_TOOK_TOO_LONG = like(r"^Timeout \(\d{1,4}:\d\d:\d\d(?:\.\d{1,6})?\)!")
 """From faulthandler.dump_traceback_later (CPython, Modules/faulthandler.c)."""
-_GAVE_UP = (
-    Sign("RPC call to ", r"(?P<what>RPC call to \w{1,80} timed out)", frozenset({"TimeoutError"})),  # vLLM
-    Sign(
-        "Barrier timed out. Id: ",  # XLA's, for a barrier in the program: not for the one at the start
-        r"(?P<what>Barrier timed out\. Id: (?!PjRT_Client_Connect)\S{1,200})",
-        frozenset({"XlaRuntimeError", "JaxRuntimeError"}),
-    ),
-    Sign(
-        "this may indicate that the execution is hanging",  # Ray's compiled graphs
-        r"(?P<what>this may indicate that the execution is hanging)",
-        frozenset({"RayChannelTimeoutError"}),
-    ),
+_NO_ANSWER = "{who} waited for another process, which did not answer: {what}"
+_ADVICE = ("py-spy dump --pid PID   # for each rank: which one is somewhere else?",)
+_GAVE_UP = meaning(
+    like(r"(?P<what>RPC call to \w{1,80} timed out)", ("TimeoutError",)),  # vLLM
+    # XLA's, for a barrier in the program: not for the one at the start
+    like(r"(?P<what>Barrier timed out\. Id: (?!PjRT_Client_Connect)\S{1,200})", ("XlaRuntimeError", "JaxRuntimeError")),
+    # Ray's compiled graphs
+    like(r"(?P<what>this may indicate that the execution is hanging)", ("RayChannelTimeoutError",)),
+    cause=_NO_ANSWER,
+    advice=_ADVICE,
+    likely=True,
 )
-_WATCHDOGS = (
-    Sign(
-        "atchdog timeout (self.watchdog_timeout=",  # SGLang
-        r"(?P<what>[Ww]atchdog timeout \(self\.watchdog_timeout=[\d.]{1,12}+(?!, self\.soft=True))",
-    ),
+_WATCHDOGS = meaning(
+    like(r"(?P<what>[Ww]atchdog timeout \(self\.watchdog_timeout=[\d.]{1,12}+(?!, self\.soft=True))"),  # SGLang
     Sign(
         "exceeded. Exiting to ensure a consistent program state",  # XLA's collectives
         r"(?P<what>Termination timeout for [^\n]{1,300} seconds exceeded)",
     ),
+    cause=_NO_ANSWER,
+    advice=_ADVICE,
+    likely=True,
 )
 _STALLED = Sign("are waiting for remainder of ranks for more than")
 """Horovod checks once a minute."""
@@ -89,18 +85,11 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a stack dump taken of a hung job, or a server's message that it gave up waiting."""
     gave_up = in_exception(death, _GAVE_UP)
     if gave_up is not None:
-        return _told(gave_up, death)
+        return gave_up.finding(RULE, death)
     if not attempt.logs_only or death.code is not None or death.exception is not None:
         return None
     watched = in_last_words(death, _WATCHDOGS)
-    if watched is not None:
-        return _told(watched, death)
-    return _waits_on(death, attempt) or _dumped(death)
-
-
-def _told(hit: Hit, death: Death) -> Finding:
-    cause = f"{death.who} waited for another process, which did not answer: {hit['what']}"
-    return hit.finding(RULE, death, cause, _ADVICE, confidence="likely")
+    return watched.finding(RULE, death) if watched is not None else _waits_on(death, attempt) or _dumped(death)
 
 
 def _waits_on(death: Death, attempt: Evidence) -> Finding | None:
@@ -108,30 +97,22 @@ def _waits_on(death: Death, attempt: Evidence) -> Finding | None:
     if in_last_words(death, _WAIT_ON) is None:
         return None
     lines = attempt.agent.log.lines
-    said = [index for index, line in enumerate(lines) if any(sign.search(line) for sign in _WAIT_ON)]
-    if not said or any(line.strip() and not _LISTED.match(line) for line in lines[said[-1] + 1 :]):
+    said = every(attempt.agent.log, *_WAIT_ON)
+    if not said or any(line.strip() and not _LISTED.match(line) for line in lines[said[-1].index + 1 :]):
         return None
-    if len(said) < _OFTEN and not _STALLED.search(lines[said[-1]]):
+    if len(said) < _OFTEN and said[-1].sign is not _STALLED:
         return None
-    quote = attempt.agent.log.quote(said[-1])
-    cause = f"{death.who} waits for other processes: {quote.text.strip()[-160:]}"
-    return Finding(RULE, death.rank, cause, (quote,), _ADVICE, "likely")
+    cause = f"{death.who} waits for other processes: {said[-1].text[-160:]}"
+    return said[-1].finding(RULE, death, cause, _ADVICE, confidence="likely")
 
 
 def _dumped(death: Death) -> Finding | None:
     lines = death.stderr.lines
-    for index, line in enumerate(lines):
-        hit = next((found for sign in (_DUMPED, _TOOK_TOO_LONG) if (found := sign.search(line)) is not None), None)
-        if hit is None:
-            continue
-        innermost = next((place for each in lines[index + 1 : index + 9] if (place := _PLACE.match(each))), None)
-        busy = hit.groupdict().get("how") == "active"
-        if busy and (innermost is None or not _WAITS.search(innermost["function"])):
+    for hit in every(death.stderr, _DUMPED, _TOOK_TOO_LONG):
+        below = lines[hit.index + 1 : hit.index + 9]
+        innermost = next((place for each in below if (place := _PLACE.match(each))), None)
+        if hit["how"] == "active" and (innermost is None or not _WAITS.search(innermost["function"])):
             continue
         where = f" in {innermost['function']} ({innermost['place']})" if innermost is not None else ""
-        quote = death.stderr.quote(index)
-        return Finding(RULE, death.rank, f"{death.who} hangs{where}", (quote,), _ADVICE, "likely")
+        return hit.finding(RULE, death, f"{death.who} hangs{where}", _ADVICE, confidence="likely")
     return None
-
-
-_ADVICE = ("py-spy dump --pid PID   # for each rank: which one is somewhere else?",)

@@ -20,18 +20,15 @@ import signal
 
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge import oom_text
-from ddp_run.judge.signs import Hit, Sign, ended_by, in_whole_log
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import DATA_WORKER, Hit, Sign, ended_by, in_whole_log, like
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 from ddp_run.values.words import size_in_words
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP401",
-    name="host-oom",
-    title="Host out of memory",
-    area=Area.MEMORY,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same job will need the same memory again"),
-    since="0.1",
     wins_over=(("cuda-unavailable", "the warning that there is no GPU did not end the rank; the lack of memory did"),),
     host="repeated",
     end="crashed",
@@ -43,30 +40,26 @@ _REFUSED = (
         _BYTES,
         r"DefaultCPUAllocator: (?:can't allocate|not enough) memory(?:: you tried to allocate (?P<bytes>\d{1,20}))?",
     ),
-    Sign("Unable to allocate ", r"Unable to allocate (?P<size>[\d.]+ [KMGTPE]iB) for an array"),
+    like(r"Unable to allocate (?P<size>[\d.]+ [KMGTPE]iB) for an array"),
     Sign("malloc of size ", r"(?:re|m)alloc of size (?P<bytes>\d{1,20}) failed"),
-    Sign("memory allocation of ", r"memory allocation of (?P<bytes>\d{1,20}) bytes failed"),
+    like(r"memory allocation of (?P<bytes>\d{1,20}) bytes failed"),
     Sign("C error: out of memory"),  # pandas
-    Sign("OOM when allocating tensor", r"OOM when allocating tensor[^\n]{0,400}/device:CPU:"),  # TensorFlow
+    like(r"OOM when allocating tensor[^\n]{0,400}/device:CPU:"),  # TensorFlow
     Sign("std::bad_alloc"),
     Sign("due to the node running low on memory"),  # Ray's memory monitor
-    Sign("killed by YARN for exceeding", r"killed by YARN for exceeding [a-z ]{0,20}memory limits"),
-    Sign("(state: OUT_OF_MEMORY)", types=frozenset({"UncompletedJobError"})),  # submitit's
-    Sign("Please use an instance type with more memory", types=frozenset({"UnexpectedStatusException"})),  # SageMaker's
-    Sign("Cannot allocate memory", r"(?<!error )Cannot allocate memory"),
-    Sign("Not enough host memory available", types=frozenset({"ValueError", "RuntimeError"})),  # SGLang
-    Sign("The local object store is full of objects", types=frozenset({"ObjectStoreFullError"})),  # Ray
-    Sign("MemoryError", r"MemoryError\b", _MEMORY_ERRORS),
+    like(r"killed by YARN for exceeding [a-z ]{0,20}memory limits"),
+    Sign("(state: OUT_OF_MEMORY)", types=("UncompletedJobError",)),  # submitit's
+    Sign("Please use an instance type with more memory", types=("UnexpectedStatusException",)),  # SageMaker's
+    like(r"(?<!error )Cannot allocate memory"),
+    Sign("Not enough host memory available", types=("ValueError", "RuntimeError")),  # SGLang
+    Sign("The local object store is full of objects", types=("ObjectStoreFullError",)),  # Ray
+    like(r"MemoryError\b", _MEMORY_ERRORS),
 )
-_TASK = Sign(": Out Of Memory", r"srun: error: \S+ tasks? (?P<tasks>[\d,\-]+): Out Of Memory")
-_WORKER = Sign(
-    "is killed by signal: Killed", r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed"
-)
+_TASK = like(r"srun: error: \S+ tasks? (?P<tasks>[\d,\-]+): Out Of Memory")
+_WORKER = like(rf"{DATA_WORKER} is killed by signal: Killed")
 _PYTHON = Sign(" of binary: ", r" of binary: \S{0,400}\bpython")
 """torch's agent, about what ran as a rank."""
 SIGNS: tuple[Sign, ...] = (*_REFUSED, _WORKER, *oom_text.SIGNS, _TASK)
-_OF_PROGRAM = re.compile(r"\n\s{1,40}raise MemoryError\b[^\n]{0,400}\n(?:[\s^~]{1,400}\n)?MemoryError\b[^\n]*\s*$")
-"""Python raises its own without a statement."""
 _DEVICE = re.compile(r"CUDA|cuda|HIP|XPU|out of memory on device|ibv_|NCCL|</torch_")
 _NO_HOST_HAS = 1 << 50
 """Bytes. A larger request means a wrong shape or a misread length."""
@@ -90,10 +83,10 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if ended_by(death, (_WORKER,)) is not None:
         return _told(death, attempt, "lost a DataLoader worker to SIGKILL")
     hit = ended_by(death, _REFUSED)
-    if hit is None or _DEVICE.search(_said(hit)):
+    if hit is None or _DEVICE.search(hit.message):
         return None
-    if hit.exception is not None and _OF_PROGRAM.search(hit.exception.traceback):
-        return None
+    if hit.statement.startswith("raise MemoryError"):
+        return None  # Python raises its own without a statement
     return hit.finding(RULE, death, _cause(death, hit), _LENGTH if _is_absurd(hit) else _ADVICE)
 
 
@@ -161,10 +154,6 @@ def _told(death: Death, attempt: Evidence, what: str = "was killed by SIGKILL") 
     )
     shown = advice if "slurm" in said or "srun" in said else _ADVICE
     return Finding(RULE, death.rank, cause, (quote,), shown, sure)
-
-
-def _said(hit: Hit) -> str:
-    return hit.text if hit.exception is None else hit.exception.message
 
 
 def _is_absurd(hit: Hit) -> bool:

@@ -26,78 +26,79 @@ from ddp_run.evidence.exception_chain import tells_of_a_program
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge import service_text
-from ddp_run.judge.signs import URL, Hit, Sign, in_exception, in_last_words, said_last
+from ddp_run.judge.signs import URL, Hit, Sign, in_exception, in_last_words, like, meaning, said_last
 from ddp_run.judge.start_text import UNREACHABLE
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP206",
-    name="hub-network",
-    title="Download failed or remote service unreachable",
-    area=Area.NETWORK,
     layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="servers and networks often recover after a while"),
-    since="0.1",
     wins_over=(("file-not-found", "the file is missing because its download failed"),),
 )
 FRAMES = re.compile(r"/wandb/|/(?:huggingface_hub|urllib3|requests|httpx|httpcore|aiohttp|botocore)/")
-_STATUS = r"(?P<status>5\d\d|429)"
-_OFFLINE = "outgoing traffic has been disabled"
 _OFFLINE_MODE = "offline mode is enabled"
-_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
+_CERTIFICATE = meaning(
+    Sign(
+        "CERTIFICATE_VERIFY_FAILED",
+        r"host='(?P<host>[\w.\-]+)'[^\n]{0,1000}CERTIFICATE_VERIFY_FAILED|CERTIFICATE_VERIFY_FAILED[^\n]{0,120}",
+    ),
+    cause="{who} does not trust the certificate of {to}",
+    retry=Retry(helps=False, reason="the certificate will still be untrusted"),
+)
 _RESET = frozenset({"ConnectionError", "ProtocolError", "ChunkedEncodingError", "IncompleteRead", "RemoteDisconnected"})
 _HTTPX = frozenset({"ConnectError", "ConnectTimeout", "ReadTimeout", "WriteTimeout", "PoolTimeout"})
-_GIT = Sign("fatal: unable to access '", rf"fatal: unable to access '{URL}': (?P<why>[^\n]{{0,120}})")
+_GIT = like(rf"fatal: unable to access '{URL}': (?P<why>[^\n]{{0,120}})")
 _SAID: tuple[Sign, ...] = (
     _GIT,
-    Sign(_CERTIFICATE, rf"host='(?P<host>[\w.\-]+)'[^\n]{{0,1000}}{_CERTIFICATE}|{_CERTIFICATE}[^\n]{{0,120}}"),
+    *_CERTIFICATE,
     # requests and urllib3
-    Sign(
-        "Max retries exceeded with url",
-        r"(?:host='(?P<host>[\w.\-]+)', port=(?P<port>\d+)[^\n]{0,40}?)?Max retries exceeded with url",
-    ),
+    like(r"(?:host='(?P<host>[\w.\-]+)', port=(?P<port>\d+)[^\n]{0,40}?)?Max retries exceeded with url"),
     Sign("Read timed out.", r"ConnectionPool\(host='(?P<host>[\w.\-]+)', port=(?P<port>\d+)\): Read timed out\."),
-    Sign("Connection aborted.", r"\('Connection aborted\.', (?P<why>[^\n]{0,100})", _RESET),
-    Sign("Connection broken: ", r"Connection broken: (?P<why>[^\n]{0,100})", _RESET),
+    like(r"\('Connection aborted\.', (?P<why>[^\n]{0,100})", _RESET),
+    like(r"Connection broken: (?P<why>[^\n]{0,100})", _RESET),
     Sign("Remote end closed connection without response"),
     # urllib
-    Sign(
-        "<urlopen error ",
+    like(
         r"<urlopen error (?P<why>(?:\[Errno (?!2\]|20\]|21\]|13\])-?\d+\]|timed out"
-        r"|\[SSL|_ssl|EOF|Remote|retrieval)[^>]{0,300})>",
+        r"|\[SSL|_ssl|EOF|Remote|retrieval)[^>]{0,300})>"
     ),
-    Sign("HTTP Error ", rf"HTTP Error (?:{_STATUS}|403: rate limit exceeded)[^\n]{{0,80}}"),
+    like(r"HTTP Error 403: rate limit exceeded[^\n]{0,80}"),
     Sign("retrieval incomplete: got only"),
-    # the words of requests and httpx for a status
-    *(
-        Sign(f"{status} Server Error", rf"(?P<status>{status}) Server Error[^\n]*?(?:url: {URL}|$)")
-        for status in (500, 502, 503, 504)
+    *meaning(  # the words of urllib, requests and httpx for a status
+        like(r"HTTP Error (?P<status>5\d\d|429)[^\n]{0,80}"),
+        like(rf"(?P<status>50[0234]) Server Error[^\n]*?(?:url: {URL}|$)"),
+        like(rf"(?P<status>429) Client Error[^\n]*?(?:url: {URL}|$)"),
+        like(rf"(?P<status>403) Client Error: rate limit exceeded[^\n]*?(?:url: {URL}|$)"),  # GitHub's
+        like(rf"Server error '(?P<status>5\d\d)[^']*' for url '{URL}"),
+        like(rf"Client error '(?P<status>429)[^']*' for url '{URL}"),
+        cause="{who} got HTTP {status} from {to}",
     ),
-    Sign("429 Client Error", rf"(?P<status>429) Client Error[^\n]*?(?:url: {URL}|$)"),
-    Sign(  # GitHub's
-        "403 Client Error: rate limit", rf"(?P<status>403) Client Error: rate limit exceeded[^\n]*?(?:url: {URL}|$)"
-    ),
-    Sign("Server error '5", rf"Server error '(?P<status>5\d\d)[^']*' for url '{URL}"),
-    Sign("Client error '429", rf"Client error '(?P<status>429)[^']*' for url '{URL}"),
     # reqwest, in programs written in Rust
-    Sign("error sending request for url (", rf"error sending request for url \({URL}"),
+    like(rf"error sending request for url \({URL}"),
     # httpx, aiohttp
     *(Sign(name, rf"{name}(?:: (?P<why>[^\n]{{0,100}}))?", frozenset({name})) for name in sorted(_HTTPX)),
-    Sign("Cannot connect to host ", r"Cannot connect to host (?P<host>[\w.\-]+):(?P<port>\d+) ssl"),
-    Sign("ServerDisconnectedError", types=frozenset({"ServerDisconnectedError"})),
+    like(r"Cannot connect to host (?P<host>[\w.\-]+):(?P<port>\d+) ssl"),
+    Sign("ServerDisconnectedError", types=("ServerDisconnectedError",)),
     # Hugging Face
-    Sign("We couldn't connect to '", rf"We couldn't connect to '{URL}"),
-    Sign("LocalEntryNotFoundError", types=frozenset({"LocalEntryNotFoundError"})),
+    like(rf"We couldn't connect to '{URL}"),
+    Sign("LocalEntryNotFoundError", types=("LocalEntryNotFoundError",)),
     Sign("An error happened while trying to locate the file on the Hub"),
-    Sign(_OFFLINE),
-    Sign(_OFFLINE_MODE, rf"Cannot (?:reach|access) {URL}[^\n]{{0,300}}{_OFFLINE_MODE}|{_OFFLINE_MODE}"),
-    Sign("Couldn't reach ", r"Couldn't reach (?P<what>'[^'\n]+' on the Hub|https?://[^\s?]+)[^\n]{0,80}"),
+    *meaning(
+        Sign("outgoing traffic has been disabled"),
+        Sign(_OFFLINE_MODE),
+        cause="{who} needs a Hugging Face Hub file that is not in the cache, and offline mode is on",
+        advice=("env | grep -E 'HF_HUB_OFFLINE|TRANSFORMERS_OFFLINE|HF_HOME'   # offline on purpose? which cache?",),
+        retry=Retry(helps=False, reason="the file will still be missing in offline mode"),
+    ),
+    like(rf"Couldn't reach (?P<what>'[^'\n]+' on the Hub|{URL})[^\n]{{0,80}}", cause="{who} could not reach {what}"),
     Sign("CAS service error"),
     Sign("An error occurred while downloading using `hf_transfer`"),
     # object stores and trackers
-    Sign("Could not connect to the endpoint URL", rf"Could not connect to the endpoint URL: \"{URL}"),
-    Sign("timeout on endpoint URL", rf"(?:Connect|Read) timeout on endpoint URL: \"?{URL}"),
-    Sign("Run initialization has timed out after", r"Run initialization has timed out after [\d.]+ sec"),
+    like(rf"Could not connect to the endpoint URL: \"{URL}"),
+    like(rf"(?:Connect|Read) timeout on endpoint URL: \"?{URL}"),
+    like(r"Run initialization has timed out after [\d.]+ sec"),
     Sign("CondaHTTPError: HTTP 000"),
     *service_text.NO_ANSWER,
 )
@@ -117,66 +118,35 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         hit = said_last(death, UNREACHABLE)
     if hit is None and death.exception is not None and tells_of_a_program(death.exception):
         hit = in_last_words(death, (_GIT,), LEAVING)
-    if hit is None or (hit.exception is not None and _RENDEZVOUS.search(hit.exception.traceback)):
+    if hit is None or _RENDEZVOUS.search(hit.traceback):
         return None
-    sure = service_text.as_sure(hit)
-    return hit.finding(RULE, death, _cause(death, hit), _advice(hit), confidence=sure, retry=_retry(hit))
+    host = _host(hit)
+    why = hit["why"] or (hit.match[0] if host is None else "")
+    known = hit.exception is not None and why == hit.exception.type.rpartition(".")[2]
+    shown = f": {why.strip()[:120]}" if why and not known else ""
+    to = host or "a server"
+    cause = hit.says(death, to=to) or f"{death.who} could not reach {to}{shown}"
+    return hit.finding(RULE, death, cause, _advice(hit, host))
 
 
 def _host(hit: Hit) -> str | None:
-    if hit["host"]:
-        return hit["host"]
-    found = re.match(r"https?://(?:[^/@\s]*@)?([^/:\s]+)", hit["url"] or hit["what"] or "")
-    if found is None and hit.exception is not None:  # the program's own line may show the URL
-        found = re.search(r"['\"]https?://(?:[^/@\s]*@)?([\w.\-]+)", hit.exception.traceback)
-    return found[1] if found else None
+    """Return the host, which the program's own line may show."""
+    shown = re.search(r"['\"]https?://(?:[^/@\s]*@)?([\w.\-]+)", hit.traceback)
+    return hit["host"] or (shown[1] if shown is not None else None)
 
 
-def _cause(death: Death, hit: Hit) -> str:
-    host = _host(hit)
-    to = host or "a server"
-    raised = hit.exception
-    if hit.sign.words in (_OFFLINE, _OFFLINE_MODE):
-        return f"{death.who} needs a Hugging Face Hub file that is not in the cache, and offline mode is on"
-    if hit.sign.words == _CERTIFICATE:
-        return f"{death.who} does not trust the certificate of {to}"
-    if hit["status"]:
-        return f"{death.who} got HTTP {hit['status']} from {to}"
-    if hit["what"]:
-        return f"{death.who} could not reach {hit['what']}"
-    why = hit["why"] or (hit.match[0] if host is None else "")
-    shown = f": {why.strip()[:120]}" if why and (raised is None or why != raised.type.rpartition(".")[2]) else ""
-    return f"{death.who} could not reach {to}{shown}"
-
-
-def _advice(hit: Hit) -> tuple[str, ...]:
-    host = _host(hit)
-    url = (
-        f"https://{host}{':' + hit['port'] if hit['port'] not in (None, '80', '443') else ''}"
-        if host
-        else "https://huggingface.co"
-    )
+def _advice(hit: Hit, host: str | None) -> tuple[str, ...]:
+    port = f":{hit['port']}" if hit["port"] not in (None, "80", "443") else ""
+    url = f"https://{host}{port}" if host else "https://huggingface.co"
     ask = f"curl -sSI --max-time 10 {url}   # on the failed node: is there internet access?"
-    if hit.sign.words in (_OFFLINE, _OFFLINE_MODE):
-        return ("env | grep -E 'HF_HUB_OFFLINE|TRANSFORMERS_OFFLINE|HF_HOME'   # offline on purpose? which cache?",)
-    if hit.sign.words == _CERTIFICATE:
+    if hit.sign in _CERTIFICATE:
         signer = f"curl -sSIv --max-time 10 {url}   # who signed the certificate? a TLS-intercepting proxy has its own"
-        return (
-            *((signer,) if host else ()),
-            "export SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt REQUESTS_CA_BUNDLE=$SSL_CERT_FILE",
-        )
+        trust = "export SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt REQUESTS_CA_BUNDLE=$SSL_CERT_FILE"
+        return (signer, trust) if host else (trust,)
     if hit["status"] == "429":
         return ("if int(os.environ['LOCAL_RANK']) == 0: download()   # then dist.barrier(): one download per node",)
-    if host is None and "/huggingface_hub/" not in (hit.exception.traceback if hit.exception is not None else ""):
+    if host is None and "/huggingface_hub/" not in hit.traceback:
         return ("env | grep -i proxy   # on the failed node: is a proxy needed, and set?",)
     if host is None or "huggingface" in host:
         return (ask, "export HF_HUB_OFFLINE=1   # if everything is in the cache already (HF_HOME)")
     return (ask, "env | grep -i proxy   # is a proxy needed, and set?")
-
-
-def _retry(hit: Hit) -> Retry | None:
-    if hit.sign.words in (_OFFLINE, _OFFLINE_MODE):
-        return Retry(helps=False, reason="the file will still be missing in offline mode")
-    if hit.sign.words == _CERTIFICATE:
-        return Retry(helps=False, reason="the certificate will still be untrusted")
-    return None

@@ -24,24 +24,16 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, vendor
-from ddp_run.judge.signs import Hit, Sign, anywhere, quotes
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Sign, anywhere, first_of, like, meaning, quotes
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP305",
-    name="illegal-memory-access",
-    title="Illegal memory access on the GPU",
-    area=Area.DEVICE,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same kernel will fail on the same data again"),
-    since="0.1",
 )
-_ROCM = Sign(
-    "Memory access fault by GPU node",
-    r"Memory access fault by GPU node-(?P<gpu>\d+).{0,200} on address (?P<address>0x[0-9a-fA-F]+|\(nil\))",
-)
-_INTEL = Sign("Segmentation fault from GPU at", r"Segmentation fault from GPU at (?P<address>0x[0-9a-f]+)")
-SIGNS = (
+SIGNS = meaning(
     Sign("an illegal memory access was encountered"),
     Sign("misaligned address", r"(?:CUDA|HIP) (?:error|driver error): misaligned address|'misaligned address'"),
     Sign("unspecified launch failure"),
@@ -53,46 +45,39 @@ SIGNS = (
         "ILLEGAL_ADDRESS|MISALIGNED_ADDRESS|LAUNCH_FAILED|ILLEGAL_INSTRUCTION|INVALID_PC|INVALID_ADDRESS_SPACE",
     ),
     Sign("results in UNKNOWN_CUDA_ERROR", r"\[7(?:00|1[5-9])\] Call to cu\w{1,40} results in UNKNOWN_CUDA"),
-    Sign("HSA_STATUS_ERROR_", r"HSA_STATUS_ERROR_(?:MEMORY_APERTURE_VIOLATION|MEMORY_FAULT|ILLEGAL_INSTRUCTION)\b"),
+    like(r"HSA_STATUS_ERROR_(?:MEMORY_APERTURE_VIOLATION|MEMORY_FAULT|ILLEGAL_INSTRUCTION)\b"),
     Sign("address of the MTE instruction is out of range"),  # Ascend's
-    _ROCM,
-    _INTEL,
+    # ROCm
+    like(
+        r"Memory access fault by GPU node-(?P<gpu>\d+).{0,200} on address (?P<address>0x[0-9a-fA-F]+|\(nil\))",
+        cause="memory access fault on GPU node {gpu} at address {address}",
+    ),
+    like(r"Segmentation fault from GPU at (?P<address>0x[0-9a-f]+)", cause="page fault at address {address}"),  # Intel
+    cause="{match}",
 )
-_PAGE_FAULT = (Sign("NVRM: Xid", r"NVRM: Xid \([^)]{0,60}\): (?:13|31), [^\n]*"),)
+_PAGE_FAULT = (like(r"NVRM: Xid \([^)]{0,60}\): (?:13|31), [^\n]*"),)
+_ADVICE = {
+    "HIP": (
+        "export AMD_SERIALIZE_KERNEL=3 HIP_LAUNCH_BLOCKING=1   # then the traceback shows the launch itself",
+        "dmesg -T | grep -i amdgpu   # the page fault, with its process",
+    ),
+    "XPU": ("dmesg -T | grep -iE 'i915|xe '   # the page fault, with its engine",),
+}
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a message that ended the rank."""
-    hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, SIGNS)
+    hit = first_of(death, SIGNS, ended_by_gpu, behind_nccl)
     if hit is None:
         return None
-    fault = anywhere(attempt.kernel, _PAGE_FAULT) if attempt.kernel.lines else None
-    cause = f"{death.who}'s GPU kernel failed: {_what(hit)}"
+    what = re.sub(r"^(?:CUDA|HIP) (?:driver )?error: ", "", hit.says(death)).strip("'")
+    cause = f"{death.who}'s GPU kernel failed: {what}"
     if hit.exception is not None and (where := death.where):
         cause += f", surfaced{where.replace(' (', ' at ').rstrip(')')} (the kernel may have been launched earlier)"
-    also = quotes(fault)
-    return hit.finding(RULE, death, cause, _advice(hit, attempt), also=also)
-
-
-def _what(hit: Hit) -> str:
-    if hit.sign is _ROCM:
-        return f"memory access fault on GPU node {hit['gpu']} at address {hit['address']}"
-    if hit.sign is _INTEL:
-        return f"page fault at address {hit['address']}"
-    return re.sub(r"^(?:CUDA|HIP) (?:driver )?error: ", "", hit.match[0]).strip("'")
-
-
-def _advice(hit: Hit, attempt: Evidence) -> tuple[str, ...]:
-    script = attempt.script or "train.py"
-    maker = vendor(hit.match.string)
-    if maker == "HIP":
-        return (
-            "export AMD_SERIALIZE_KERNEL=3 HIP_LAUNCH_BLOCKING=1   # then the traceback shows the launch itself",
-            "dmesg -T | grep -i amdgpu   # the page fault, with its process",
-        )
-    if hit.sign is _INTEL:
-        return ("dmesg -T | grep -iE 'i915|xe '   # the page fault, with its engine",)
-    return (
+    nvidias = (
         "export CUDA_LAUNCH_BLOCKING=1   # then the traceback shows the launch itself",
-        f"compute-sanitizer --target-processes all python {script}   # on one GPU: names the kernel and the address",
+        f"compute-sanitizer --target-processes all python {attempt.script or 'train.py'}"
+        "   # on one GPU: names the kernel and the address",
     )
+    advice = _ADVICE.get(vendor(hit.match.string), nvidias)
+    return hit.finding(RULE, death, cause, advice, also=quotes(anywhere(attempt.kernel, _PAGE_FAULT)))

@@ -17,36 +17,20 @@ import re
 from ddp_run.evidence.exception_chain import raised_from
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.package_text import missing_package
-from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words, said_last
+from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words, like, meaning, said_last
 from ddp_run.judge.start_text import NO_LIBRARY
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP601",
-    name="import-error",
-    title="Import failed",
-    area=Area.USER_CODE,
     layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="the module will still be missing"),
-    since="0.1",
     unlike="loading",
 )
 FRAMES = re.compile(r"<frozen importlib\._bootstrap>|/importlib/__init__\.py import_module")
 _LIBRARY = frozenset({"OSError", "RuntimeError", "NotFoundError"})
 _OF_LIBRARIES = frozenset({"RuntimeError", "ValueError"})
-_NOT_LOADED = Sign(
-    "'NoneType' object has no attribute 'c",
-    r"'NoneType' object has no attribute"
-    r" 'c(?:(?:de)?quantize_|get_(?:col|managed|context)|adam|i?gemm|lion|percentile)\w*'",
-    frozenset({"AttributeError"}),
-)
-"""bitsandbytes went on without its library, which defines these names."""
-_MISSING = (
-    Sign(" kernels not found. Please follow ", types=frozenset({"AssertionError"})),  # vLLM, like the next
-    Sign("RuntimeError: NIXL is not available", types=_OF_LIBRARIES),
-    Sign("cannot load MPI library", types=_OF_LIBRARIES),  # mpi4py
-)
-"""For a package that is not installed, in words that do not say so."""
 _TRITONS = (
     Sign("Internal: ModuleNotFoundError: ", r"failed to load '[^'\n]{1,200}' version \d+: Internal: ModuleNotFoundE"),
     Sign(
@@ -56,26 +40,36 @@ _TRITONS = (
 )
 """Triton's server cannot load a model's backend, in a line of its log."""
 _RAISED: tuple[Sign, ...] = (
-    Sign("ModuleNotFoundError", types=frozenset({"ModuleNotFoundError"})),
-    Sign("PackageNotFoundError", types=frozenset({"PackageNotFoundError"})),
-    Sign("ImportError", types=frozenset({"ImportError"})),
+    Sign("ModuleNotFoundError", types=("ModuleNotFoundError",)),
+    Sign("PackageNotFoundError", types=("PackageNotFoundError",)),
+    Sign("ImportError", types=("ImportError",)),
     *(
         Sign(words, rf"(?<!\S)(?P<library>\S{{1,400}}\.so[\w.]{{0,40}}): {words}")
         for words in ("cannot open shared object file", "undefined symbol")
     ),
-    Sign("is not found or cannot be loaded", r"\S{1,200}\.so\S{0,20} is not found or cannot be loaded"),
-    Sign("Missing dependency: ", r"Missing dependency: \S{1,100}\.so", _LIBRARY),  # bitsandbytes
-    _NOT_LOADED,
+    like(r"\S{1,200}\.so\S{0,20} is not found or cannot be loaded"),
+    like(r"Missing dependency: \S{1,100}\.so", _LIBRARY),  # bitsandbytes
+    like(  # bitsandbytes went on without its library, which defines these names
+        r"'NoneType' object has no attribute"
+        r" 'c(?:(?:de)?quantize_|get_(?:col|managed|context)|adam|i?gemm|lion|percentile)\w*'",
+        ("AttributeError",),
+        likely=True,
+    ),
     # libraries' messages for failed imports, in exceptions of other classes
     Sign(
         "Failed to import ", r"Failed to import \S{1,200} because of the following error(?![^\n]*\n\[Errno )", _LIBRARY
     ),
-    Sign("import error message: ", r"import error message: {1,2}No module named '", _LIBRARY),  # apex
+    like(r"import error message: {1,2}No module named '", _LIBRARY),  # apex
     Sign("to be installed. Run `pip install ", types=_OF_LIBRARIES),
     Sign("library installed in your environment", types=_OF_LIBRARIES),
     Sign("failed to import on the worker", types=_OF_LIBRARIES),
     Sign("Could not load libtorchcodec", types=_OF_LIBRARIES),
-    *_MISSING,
+    *meaning(  # a package is not installed, in words that do not say so
+        Sign(" kernels not found. Please follow ", types=("AssertionError",)),  # vLLM, like the next
+        Sign("RuntimeError: NIXL is not available", types=_OF_LIBRARIES),
+        Sign("cannot load MPI library", types=_OF_LIBRARIES),  # mpi4py
+        likely=True,
+    ),
 )
 SIGNS = (*_RAISED, *NO_LIBRARY, *_TRITONS)
 _CHECK = "python -m pip check   # are the installed versions compatible?"
@@ -94,12 +88,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = in_exception(death, _RAISED) or (in_last_words(death, _TRITONS) if death.exception is None else None)
     if hit is None or not _ended_the_rank(death, hit):
         return _missing(death)
-    raised = hit.exception
-    where = raised.where if raised is not None else ""
-    message = raised.message if raised is not None else hit.text
-    cause = f"{death.who} cannot import: {message.partition(chr(10))[0]}{where}"
-    sure: Confidence = "likely" if hit.sign in (*_MISSING, _NOT_LOADED) else hit.confidence
-    return hit.finding(RULE, death, cause, _advice(message, _NAMED.search(message)), confidence=sure)
+    message = hit.message
+    cause = f"{death.who} cannot import: {message.partition(chr(10))[0]}{hit.where(death)}"
+    return hit.finding(RULE, death, cause, _advice(message, _NAMED.search(message)))
 
 
 def _missing(death: Death) -> Finding | None:

@@ -19,55 +19,44 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import ended_by_gpu, errors_named, vendor
-from ddp_run.judge.signs import Sign
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Sign, like
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP302",
-    name="invalid-device",
-    title="GPU index out of range",
-    area=Area.DEVICE,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same rank will select the same GPU again"),
-    since="0.1",
 )
 _INTELS = (
-    Sign(
-        "device index is out of range",
-        r"The device index is out of range\. It must be in \[0, (?P<count>\d+)\), but got (?P<device>\d+)",
-    ),
+    like(r"The device index is out of range\. It must be in \[0, (?P<count>\d+)\), but got (?P<device>\d+)"),
     Sign(
         "total number of device is",
         r"device is out of range, device is (?P<device>\d+), total number of device is (?P<count>\d+)",
     ),
 )
 _TOO_FEW = (
-    Sign(  # TGI's launcher
-        "NotEnoughCUDADevices(", r"NotEnoughCUDADevices\(\"?`num_shard` is \d{1,6} but only (?P<count>\d{1,6}) "
-    ),
-    Sign(
-        "is larger than the number of available GPUs",  # vLLM
-        r"World size \(\d{1,9}\) is larger than the number of available GPUs \((?P<count>\d{1,6})\)",
-    ),
-    Sign("DP adjusted local rank ", r"DP adjusted local rank (?P<device>\d{1,6}) is out of bounds"),
-    Sign("unsupported gpu id ", r"specifies invalid or unsupported gpu id (?P<device>\d{1,6})"),  # Triton
-    Sign("' specified on host '", r"No slot '(?P<device>\d{1,6})' specified on host '"),  # DeepSpeed
+    like(r"NotEnoughCUDADevices\(\"?`num_shard` is \d{1,6} but only (?P<count>\d{1,6}) "),  # TGI's launcher
+    like(r"World size \(\d{1,9}\) is larger than the number of available GPUs \((?P<count>\d{1,6})\)"),  # vLLM
+    like(r"DP adjusted local rank (?P<device>\d{1,6}) is out of bounds"),
+    like(r"specifies invalid or unsupported gpu id (?P<device>\d{1,6})"),  # Triton
+    like(r"No slot '(?P<device>\d{1,6})' specified on host '"),  # DeepSpeed
 )
 """Servers and launchers print this before they start more processes than the host has GPUs."""
 SIGNS = (
-    Sign("Invalid device string: ", r"Invalid device string: '(?P<device>[^'\n]{1,80})'"),
-    Sign("invalid device ordinal", r"(?<!Error 101: )invalid device ordinal"),
-    Sign("device < num_gpus", r"device < num_gpus[^\n]*(?:device=(?P<device>\d*),? ?num_gpus=(?P<count>\d*))?"),
-    Sign("Invalid device id", types=frozenset({"AssertionError"})),
-    Sign("Invalid device argument", r"Invalid device argument\s*:? ?(?P<device>\d+)?"),
+    like(r"Invalid device string: '(?P<device>[^'\n]{1,80})'"),
+    like(r"(?<!Error 101: )invalid device ordinal"),
+    like(r"device < num_gpus[^\n]*(?:device=(?P<device>\d*),? ?num_gpus=(?P<count>\d*))?"),
+    Sign("Invalid device id", types=("AssertionError",)),
+    like(r"Invalid device argument\s*:? ?(?P<device>\d+)?"),
     Sign("nvidia-container-cli: device error: "),
     *errors_named("InvalidDevice", "INVALID_DEVICE"),
-    Sign("valid device range is", r"set device=(?P<device>\d{1,9}), valid device range is \[0, (?P<count>\d+)\)"),
+    like(r"set device=(?P<device>\d{1,9}), valid device range is \[0, (?P<count>\d+)\)"),
     Sign("[Error]: Invalid device ID."),  # both are from Ascend
     *_INTELS,
-    Sign("But your machine only has: ", r"You requested gpu: [^\n]{1,200}\n? *But your machine only has: "),
+    like(r"You requested gpu: [^\n]{1,200}\n? *But your machine only has: "),
     *_TOO_FEW,
-    Sign("device_count() is", r"on \w+ device (?P<device>\d+) but torch\.\w+\.device_count\(\) is (?P<count>\d+)"),
+    like(r"on \w+ device (?P<device>\d+) but torch\.\w+\.device_count\(\) is (?P<count>\d+)"),
 )
 _DEVICES = re.compile(r"device=(?P<device>\d+), num_gpus=(?P<count>\d+)")
 

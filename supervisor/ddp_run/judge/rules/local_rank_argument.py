@@ -17,48 +17,44 @@ from __future__ import annotations
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import LAST_WORDS
-from ddp_run.judge.signs import Sign, anywhere, in_exception
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import anywhere, in_exception, like, meaning
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP104",
-    name="local-rank-argument",
-    title="Script does not accept --local-rank",
-    area=Area.LAUNCH,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the same arguments will be rejected again"),
-    since="0.1",
 )
 _OPTION = r"(?P<option>--local[-_]rank)\b"
-_NOT_KNOWN = (
-    Sign("unrecognized arguments: ", rf"unrecognized arguments: [^\n]{{0,400}}?{_OPTION}"),
-    Sign("No such option: ", rf"No such option: {_OPTION}"),
+_PRINTED = (
+    *meaning(
+        like(rf"unrecognized arguments: [^\n]{{0,400}}?{_OPTION}"),
+        like(rf"No such option: {_OPTION}"),
+        cause="does not accept {option}, which its launcher passed",
+    ),
+    like(
+        rf"the following arguments are required: [^\n]{{0,400}}?{_OPTION}",
+        cause="requires {option}, which ddp-run and torchrun do not pass",
+    ),
 )
-_REQUIRED = Sign(
-    "the following arguments are required: ", rf"the following arguments are required: [^\n]{{0,400}}?{_OPTION}"
+_RAISED = (
+    like(
+        rf"are not used by the HfArgumentParser: [^\n]{{0,400}}?{_OPTION}",
+        cause="does not accept {option}, which its launcher passed",
+    ),
 )
-_TRANSFORMERS = Sign(
-    "are not used by the HfArgumentParser", rf"are not used by the HfArgumentParser: [^\n]{{0,400}}?{_OPTION}"
-)
-SIGNS = (*_NOT_KNOWN, _REQUIRED, _TRANSFORMERS)
-
-
-def match(death: Death, attempt: Evidence) -> Finding | None:
-    """Match the error of argparse, click or transformers about that very option, at the end."""
-    hit = in_exception(death, (_TRANSFORMERS,))
-    if hit is None and death.code in (2, None):
-        hit = anywhere(death.stderr.ending(LAST_WORDS), (*_NOT_KNOWN, _REQUIRED))
-    if hit is None:
-        return None
-    script = attempt.script or "the script"
-    if hit.sign is _REQUIRED:
-        cause = f"{script} requires {hit['option']}, which ddp-run and torchrun do not pass"
-    else:
-        cause = f"{script} does not accept {hit['option']}, which its launcher passed"
-    return hit.finding(RULE, death, cause, _ADVICE, confidence="certain")
-
-
+SIGNS = (*_PRINTED, *_RAISED)
 _ADVICE = (
     'local_rank = int(os.environ["LOCAL_RANK"])   # in the script, instead of the option',
     'parser.add_argument("--local-rank", "--local_rank", type=int, default=0)   # if the option must stay',
 )
+
+
+def match(death: Death, attempt: Evidence) -> Finding | None:
+    """Match the error of argparse, click or transformers about that very option, at the end."""
+    hit = in_exception(death, _RAISED)
+    if hit is None and death.code in (2, None):
+        hit = anywhere(death.stderr.ending(LAST_WORDS), _PRINTED)
+    cause = f"{attempt.script or 'the script'} {hit.says(death)}" if hit is not None else ""
+    return None if hit is None else hit.finding(RULE, death, cause, _ADVICE, confidence="certain")

@@ -20,49 +20,38 @@ from __future__ import annotations
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu
-from ddp_run.judge.signs import Sign, anywhere, quotes
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Sign, anywhere, first_of, like, meaning, quotes
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP404",
-    name="memlock-limit",
-    title="Locked-memory limit too low",
-    area=Area.MEMORY,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the limit will still be too low"),
-    since="0.1",
 )
-_CALL = Sign(
-    "failed with error Cannot allocate memory",
-    r"Call to (?P<call>ibv_(?:reg|create)_\w+) failed with error Cannot allocate memory",
+_CALL = meaning(
+    like(r"Call to (?P<call>ibv_(?:reg|create)_\w+) failed with error Cannot allocate memory"),
+    advice=(
+        "grep 'Max locked memory' /proc/self/limits   # inside the job: must be unlimited",
+        "docker run --ulimit memlock=-1:-1 …"
+        "   # SLURM: PropagateResourceLimitsExcept=MEMLOCK and LimitMEMLOCK=infinity",
+        "NCCL_IB_DISABLE=1 ddp-run …   # to confirm: plain TCP needs no locked memory",
+    ),
 )
 _LIMIT = (
-    Sign("RLIMIT_MEMLOCK is", r"RLIMIT_MEMLOCK is (?P<limit>\d+) bytes"),
-    Sign(
-        "Please set max locked memory",
-        r"Please set max locked memory \(ulimit -l\)[^\n]{0,200}current: (?P<limit>[\w ]+)",
-    ),
+    like(r"RLIMIT_MEMLOCK is (?P<limit>\d+ bytes)"),
+    like(r"Please set max locked memory \(ulimit -l\)[^\n]{0,200}current: (?P<limit>[\w ]+)"),
     Sign("trying to allocate some locked memory"),
 )
-SIGNS = (_CALL, *_LIMIT)
+SIGNS = (*_CALL, *_LIMIT)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match NCCL's warning for the error that ended the rank; certain if a line names the limit."""
-    hit = ended_by_gpu(death, (_CALL,)) or behind_nccl(death, (_CALL,))
-    limit = anywhere(death.stderr, _LIMIT)
+    hit, limit = first_of(death, _CALL, ended_by_gpu, behind_nccl), anywhere(death.stderr, _LIMIT)
     if hit is None:
         return None
     sure: Confidence = "certain" if limit is not None else "likely"
-    cause = f"{death.who} could not lock memory in {hit['call']}"
-    known = limit["limit"] if limit is not None else None
-    cause += f": the limit is {known}{' bytes' if known.isdigit() else ''}" if known else ""
-    also = quotes(limit)
-    return hit.finding(RULE, death, cause, _ADVICE, confidence=sure, also=also)
-
-
-_ADVICE = (
-    "grep 'Max locked memory' /proc/self/limits   # inside the job: must be unlimited",
-    "docker run --ulimit memlock=-1:-1 …   # SLURM: PropagateResourceLimitsExcept=MEMLOCK and LimitMEMLOCK=infinity",
-    "NCCL_IB_DISABLE=1 ddp-run …   # to confirm: plain TCP needs no locked memory",
-)
+    known = f": the limit is {limit['limit']}" if limit is not None and limit["limit"] else ""
+    cause = f"{death.who} could not lock memory in {hit['call']}{known}"
+    return hit.finding(RULE, death, cause, confidence=sure, also=quotes(limit))

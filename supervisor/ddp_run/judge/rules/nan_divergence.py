@@ -16,21 +16,17 @@ warm-up, gradient clipping, `bfloat16` instead of `float16`, an epsilon in divis
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import LEAVING
-from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words, like
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP603",
-    name="nan-divergence",
-    title="Loss or gradients not finite (NaN, Inf)",
-    area=Area.USER_CODE,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same steps usually lead to the same values"),
-    since="0.1",
 )
 SYMPTOMS = (
     Sign("n", r"(?im)(?:^[^\n]{0,400}?\b(?:loss|grad(?:ient)?[_ ]?norm)\b\W{1,4}nan\b[^\n]{0,400}(?:\n|\Z)){3}"),
@@ -43,18 +39,23 @@ _STOPPING = tuple(
     Sign(words, rf"(?i)\bloss\b[^\n]{{0,60}}?\b{_NOT_FINITE}[^\n]*?\b(?:stopping|aborting|exiting|terminat)")
     for words in ("stopping training", "topping the training", "borting training", "xiting training")
 )
-_DISTRIBUTION = r"to satisfy the constraint [\s\S]{0,200}?found invalid values:[\s\S]{0,1500}?\b(?:nan|inf)\b"
-_SAMPLING = Sign(
-    "probability tensor contains either", r"probability tensor contains either `?inf`?, `?nan`? or element < 0"
-)
-"""Not certain: a sampler's negative weights give it as well."""
+_VERBS = ("is", "was", "became", "has", "contains", "went", "got", "turned")
+_VALUES = ("nan", "NaN", "NAN", "Nan", "inf", "Inf", "not finite", "non-finite", "`nan`")
 SIGNS: tuple[Sign, ...] = (
-    _SAMPLING,
-    Sign("The total norm of order ", r"The total norm of order \S+ for gradients[^\n]{0,40} is non-finite"),
-    Sign("returned nan values in its", r"Function '(?P<function>\w+)' returned nan values in its \d+th output"),
+    # a sampler's negative weights give it as well
+    like(r"probability tensor contains either `?inf`?, `?nan`? or element < 0", likely=True),
+    like(r"The total norm of order \S+ for gradients[^\n]{0,40} is non-finite"),
+    like(
+        r"Function '(?P<function>\w+)' returned nan values in its \d+th output",
+        cause="{who} computed NaN in the backward of {function}{where}",
+    ),
     Sign("Current loss scale already at minimum"),
     Sign("Minimum loss scale reached"),
-    Sign("to satisfy the constraint", _DISTRIBUTION),
+    Sign(
+        "to satisfy the constraint",
+        r"to satisfy the constraint [\s\S]{0,200}?found invalid values:[\s\S]{0,1500}?\b(?:nan|inf)\b",
+        cause="{who} passed NaN or infinite values to a torch.distributions object{where}",
+    ),
     Sign("Detected nan and/or inf values"),
     Sign("The loss returned in `training_step` is"),
     Sign("found NaN in local"),
@@ -62,64 +63,21 @@ SIGNS: tuple[Sign, ...] = (
     *(
         Sign(words, _OF_LOSS)
         for words in (
-            *(
-                "oss is nan",
-                "oss is NaN",
-                "oss is NAN",
-                "oss is inf",
-                "oss is Inf",
-                "oss is not finite",
-                "oss is non-finite",
-            ),
-            *(
-                "oss was nan",
-                "oss was NaN",
-                "oss became nan",
-                "oss became NaN",
-                "oss became inf",
-                "loss = nan",
-                "loss=nan",
-            ),
-            *("loss: nan", "Loss: nan", "loss nan", "Loss nan", "Loss = nan", "oss exploded", "oss contains nan"),
-            *(
-                "oss contains NaN",
-                "NaN loss",
-                "nan loss",
-                "NaN in loss",
-                "nan in loss",
-                "on-finite loss",
-                "onfinite loss",
-            ),
-            *("nfinite loss", "NaN detected in loss", "oss has nan", "oss has NaN", "oss went nan", "oss went NaN"),
-            *("oss got nan", "oss turned nan", "oss is `nan`", "oss diverged to nan"),
+            *(f"oss {verb} {value}" for verb in _VERBS for value in _VALUES),
+            *(f"oss{sign}{value}" for sign in (" = ", "=", ": ", " ") for value in ("nan", "NaN")),
+            *(f"{value} {where}loss" for value in _VALUES[:4] for where in ("", "in ", "detected in ")),
+            *("on-finite loss", "onfinite loss", "nfinite loss", "oss exploded", "oss diverged to nan"),
         )
     ),
     *(
         Sign(words, _OF_GRADIENT)
         for words in (
-            *(
-                "radients are nan",
-                "radients are NaN",
-                "radients are Nan",
-                "NaN gradient",
-                "nan gradient",
-                "Nan gradient",
-            ),
-            *("NaN in grad", "nan in grad", "radient is nan", "radient is NaN", "on-finite grad", "grad norm is nan"),
-            *(
-                "grad_norm is nan",
-                "grad norm: nan",
-                "radient norm is nan",
-                "radient norm is NaN",
-                "radients contain NaN",
-            ),
+            *(f"radient{verb} {value}" for verb in ("s are", "s contain", " is", " norm is") for value in _VALUES[:4]),
+            *(f"{value} {where}grad" for value in _VALUES[:4] for where in ("", "in ")),
+            *("on-finite grad", "grad norm is nan", "grad_norm is nan", "grad norm: nan"),
         )
     ),
-    Sign(
-        "FloatingPointError",
-        r"FloatingPointError(?!: underflow)",  # an underflow is finite
-        frozenset({"FloatingPointError"}),
-    ),
+    like(r"FloatingPointError(?!: underflow)", ("FloatingPointError",)),  # an underflow is finite
     *_STOPPING,
 )
 _FINITE = r"(?:nans?|infs?|infinit[ey]|infinity|non-?finite)"
@@ -136,7 +94,8 @@ _GENERAL = (
         rf"|(?i:\b{_FINITE} (?:(?:or|and) {_FINITE} )?(?:persisted|loss|gradients?|grad(?:ient)? norm|tensor found"
         rf"|detected|values? (?:found|detected|encountered) in"
         r"(?! [^\n]{0,40}\b(?:columns?|features?|labels?|data|files?|rows?)\b))\b)",
-        frozenset({"RuntimeError", "ValueError", "AssertionError", "Exception", "InvalidArgumentError"}),
+        ("RuntimeError", "ValueError", "AssertionError", "Exception", "InvalidArgumentError"),
+        likely=True,
     ),
 )
 """Exception messages about values that only training has."""
@@ -159,8 +118,10 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     others = [other for other in attempt.deaths if other.rank != death.rank and other.exception is not None]
     alone = raised is not None and bool(others) and all(_another(other, death) for other in others)
-    confidence = "likely" if hit.sign is _SAMPLING else hit.confidence
-    return hit.finding(RULE, death, _cause(death, hit), _advice(death, hit, alone), confidence=confidence)
+    first = hit.message.partition("\n")[0]
+    said = first if hit.exception is None else first.partition(". ")[0] or hit.exception.type
+    cause = hit.says(death) or f"{death.who} stopped on a non-finite value{hit.where(death)}: {said[:160]}"
+    return hit.finding(RULE, death, cause, _advice(death, hit, alone))
 
 
 def _said_in_general(death: Death) -> Hit | None:
@@ -170,7 +131,7 @@ def _said_in_general(death: Death) -> Hit | None:
         return None
     if hit.match.start() > _AT_ONCE:
         return None
-    return replace(hit, confidence="likely")
+    return hit
 
 
 def _last_words(death: Death) -> Hit | None:
@@ -182,23 +143,12 @@ def _another(other: Death, death: Death) -> bool:
     return death.exception is not None and other.exception is not None and other.exception.type != death.exception.type
 
 
-def _cause(death: Death, hit: Hit) -> str:
-    raised = hit.exception
-    where = raised.where if raised is not None else ""
-    if hit["function"]:
-        return f"{death.who} computed NaN in the backward of {hit['function']}{where}"
-    said = hit.text if raised is None else raised.message.partition("\n")[0].partition(". ")[0] or raised.type
-    if hit.sign.words == "to satisfy the constraint":
-        return f"{death.who} passed NaN or infinite values to a torch.distributions object{where}"
-    return f"{death.who} stopped on a non-finite value{where}: {said[:160]}"
-
-
 def _advice(death: Death, hit: Hit, alone: bool) -> tuple[str, ...]:
     advice = [
         "torch.autograd.set_detect_anomaly(True)   # for the steps before: names the operation with the first NaN"
     ]
     if alone:
         advice.append(f"torch.isfinite(batch).all()   # check the data of {death.who}: no other rank raised it")
-    if "loss scale" in hit.sign.words:
+    if "loss scale" in hit.match[0]:
         advice.append('"bf16": {"enabled": true}   # instead of fp16 in the DeepSpeed config: needs no loss scale')
     return tuple(advice)

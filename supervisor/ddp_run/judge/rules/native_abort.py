@@ -21,17 +21,14 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.advice import by_core, by_phase
-from ddp_run.judge.signs import Hit, Sign, anywhere
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Hit, Sign, anywhere, like
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP611",
-    name="native-abort",
-    title="Aborted in native code (SIGABRT)",
-    area=Area.USER_CODE,
     layer=Layer.ENDED,
     retry=Retry(helps=False, reason="the same check usually fails on the same input"),
-    since="0.1",
     unlike="loading",
     end="crashed",
 )
@@ -46,10 +43,10 @@ _LAST_WORDS = (
             *("corrupted size", "corrupted double-linked", "Fatal Python error: "),
         )
     ),
-    Sign("Assertion `", r"^(?P<what>(?>.*?Assertion `).*failed.*)"),
-    Sign("Assertion failed", r"^(?P<what>.*Assertion failed.*)"),
-    Sign("*** SIGABRT received at ", r"\*\*\* (?P<what>SIGABRT received) at time="),  # absl's handler
-    Sign("detected ***: terminated", r"(?P<what>\*\*\* .{1,80} detected \*\*\*: terminated)"),
+    like(r"^(?P<what>(?>.*?Assertion `).*failed.*)"),
+    like(r"^(?P<what>.*Assertion failed.*)"),
+    like(r"\*\*\* (?P<what>SIGABRT received) at time="),  # absl's handler
+    like(r"(?P<what>\*\*\* .{1,80} detected \*\*\*: terminated)"),
 )
 SIGNS: tuple[Sign, ...] = (*_WHAT, *_LAST_WORDS)
 

@@ -21,30 +21,26 @@ from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.nccl_text import ERRORS, REASONS, NcclError, error_of
-from ddp_run.judge.signs import Sign, ended_by
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import ended_by, like
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import Rank
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP502",
-    name="nccl-init",
-    title="NCCL initialization failed",
-    area=Area.COLLECTIVE,
     layer=Layer.REPORTED,
     retry=Retry(helps=False, reason="NCCL will fail on the same ranks and GPUs again"),
-    since="0.1",
     unlike="together",
     backend="always",
 )
 _UNIQUE_ID = (
-    Sign(
-        "is setting up NCCL communicator and retrieving ncclUniqueId",
+    like(
         r"\[(?P<rank>\d{1,9})\] is setting up NCCL communicator and retrieving ncclUniqueId from"
         r" \[(?P<root>\d{1,9})\]"
-        r"[\s\S]{0,400}?got error: (?P<error>[^\n]*)",
+        r"[\s\S]{0,400}?got error: (?P<error>[^\n]*)"
     ),
 )
-_HCCL = (Sign("HCCL function error: ", r"HCCL function error: (?P<call>[hH]cclCommInitRootInfo\w{0,20})\("),)
+_HCCL = (like(r"HCCL function error: (?P<call>[hH]cclCommInitRootInfo\w{0,20})\("),)
 """Ascend's errors, through torch_npu."""
 SIGNS = (*ERRORS, *REASONS, *_UNIQUE_ID, *_HCCL)
 _CODES = frozenset({"ncclInvalidUsage", "ncclInvalidArgument", "ncclInternalError", "ncclUnhandledCudaError"})

@@ -22,51 +22,68 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.nccl_text import ERRORS, REASONS, NcclError, error_of
-from ddp_run.judge.signs import Sign, in_exception, in_last_words
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Sign, in_exception, in_last_words, like, meaning
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP205",
-    name="nccl-network",
-    title="NCCL network error",
-    area=Area.NETWORK,
     layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="the link may have been down only for a moment"),
-    since="0.1",
     host="repeated",
     unlike="together",
     backend="init",
 )
 SYMPTOMS = (Sign("ibv_", r"\bibv_\w{1,40} failed\b"),)
-_COMPLETION = Sign(
-    "Got completion from peer ",
-    r"NET/IB ?: Got completion from peer (?P<peer>\S{1,80}) with (?:error|status)[ =](?P<status>[1-9]\d{0,4})",
+_ALONE = meaning(
+    like(  # NCCL's src/proxy.cc: the thread that connects to other hosts failed
+        r"NCCL WARN \[Proxy Service \d{1,9}\] (?P<said>Failed to execute operation Connect from rank \d{1,9})",
+        cause="{who}: NCCL could not connect to another host: {said}",
+    ),
+    *meaning(
+        like(  # NCCL's src/misc/socket.cc: another rank's host refuses a connection, again and again
+            r"socketPollConnect: connect (?:to \S{1,80} )?returned (?P<said>[^,\n]{1,80}), retrying "
+            r"\((?P<times>\d{1,9}/\d{1,9})\)"
+        ),
+        cause="{who}: NCCL cannot connect to another host: {said} (attempt {times})",
+        advice=("ip -br addr   # which interface connects the hosts? set NCCL_SOCKET_IFNAME to it on each",),
+    ),
+    *meaning(
+        Sign(
+            "UCX  ERROR ",  # MPI and NCCL's UCX plugin use it
+            r"UCX  ERROR +(?P<said>Transport retry count exceeded on \S{1,80}|Remote endpoint is unreachable"
+            r"|no [\w ]{1,40} transport to [^\n]{1,300}Destination is unreachable)",
+        ),
+        cause="{who}: the network failed: {said}",
+        advice=("ibv_devinfo; ip -br addr   # on both hosts",),
+    ),
+    *meaning(
+        like(  # NCCL's src/transport/net_ib.cc; older versions print `error 12`, newer ones `status=12`
+            r"NET/IB ?: Got completion from peer (?P<peer>\S{1,80}) with (?:error|status)[ =](?P<status>[1-9]\d{0,4})"
+        ),
+        cause="{who}: an NCCL transfer over InfiniBand failed (status {status}, peer {peer})",
+        advice=(
+            "ibv_devinfo; ibstat   # on both hosts: is the port active?",
+            "NCCL_IB_DISABLE=1 ddp-run …   # once: shows whether InfiniBand is the cause (slow)",
+        ),
+    ),
+    advice=("ip -br addr   # which interface connects the hosts?",),
+    likely=True,
 )
-"""Source: NCCL's src/transport/net_ib.cc; older versions print `error 12`, newer ones `status=12`."""
-_PROXY = Sign(
-    "Failed to execute operation Connect from rank ",
-    r"NCCL WARN \[Proxy Service \d{1,9}\] (?P<said>Failed to execute operation Connect from rank \d{1,9})",
-)
-"""Source: NCCL's src/proxy.cc: the thread that connects to other hosts failed."""
-_TRIED = Sign(
-    "socketPollConnect: connect ",
-    r"socketPollConnect: connect (?:to \S{1,80} )?returned (?P<said>[^,\n]{1,80}), retrying "
-    r"\((?P<times>\d{1,9}/\d{1,9})\)",
-)
-"""Source: NCCL's src/misc/socket.cc: another rank's host refuses a connection, again and again."""
-_UCX = Sign(
-    "UCX  ERROR ",
-    r"UCX  ERROR +(?P<said>Transport retry count exceeded on \S{1,80}|Remote endpoint is unreachable"
-    r"|no [\w ]{1,40} transport to [^\n]{1,300}Destination is unreachable)",
-)
-"""UCX messages; MPI and NCCL's UCX plugin use it."""
-_CCL = Sign(
-    "host IP",
-    r"oneCCL: [^\n]{1,300}?(?P<said>can ?not get host IP|can't find interface \S{1,80} to get host IP)",
-    frozenset({"RuntimeError"}),
+"""Lines without an exception, the most telling first."""
+_NEVER = Retry(helps=False, reason="the interface will still be missing")
+_CCL = meaning(
+    Sign(
+        "host IP",
+        r"oneCCL: [^\n]{1,300}?(?P<said>can ?not get host IP|can't find interface \S{1,80} to get host IP)",
+        ("RuntimeError",),
+    ),
+    cause="{who}: oneCCL found no network address of this host: {said}",
+    advice=("ip -br addr; env | grep -E 'CCL_KVS|FI_'   # is there such an interface?",),
+    retry=_NEVER,
 )
 """Intel's collective library found no address of this host."""
-SIGNS = (*ERRORS, *REASONS, _COMPLETION, _PROXY, _TRIED, _UCX, _CCL)
+SIGNS = (*ERRORS, *REASONS, *_ALONE, *_CCL)
 _INTERFACE = re.compile(
     r"no socket interface found|No usable listening interface|no interface found|no device found"
     r"|No IP interface found|No interface found in the same subnet"
@@ -77,16 +94,13 @@ _FOR_SURE = re.compile(
     r"no socket interface found|No usable listening interface|no interface found|no device found|No route to host"
     r"|Network is unreachable|Connection refused|Connection timed out|async fatal event"
 )
-_NEVER = Retry(helps=False, reason="the interface will still be missing")
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match an NCCL error caused by the network, or a system error without a reason."""
-    ccl = in_exception(death, (_CCL,))
+    ccl = in_exception(death, _CCL)
     if ccl is not None:
-        cause = f"{death.who}: oneCCL found no network address of this host: {ccl['said']}"
-        advice = ("ip -br addr; env | grep -E 'CCL_KVS|FI_'   # is there such an interface?",)
-        return ccl.finding(RULE, death, cause, advice, retry=_NEVER)
+        return ccl.finding(RULE, death)
     error = error_of(death)
     if error is None and attempt.logs_only and death.code is None and death.exception is None:
         return _without_exception(death)
@@ -115,30 +129,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 def _without_exception(death: Death) -> Finding | None:
     """Match a log with a failed connection or a failed transfer over InfiniBand, and no exception."""
-    hit = in_last_words(death, (_PROXY,))
-    if hit is not None:
-        cause = f"{death.who}: NCCL could not connect to another host: {hit['said']}"
-        return hit.finding(
-            RULE, death, cause, ("ip -br addr   # which interface connects the hosts?",), confidence="likely"
-        )
-    hit = in_last_words(death, (_TRIED,))
-    if hit is not None:
-        cause = f"{death.who}: NCCL cannot connect to another host: {hit['said']} (attempt {hit['times']})"
-        joins = "ip -br addr   # which interface connects the hosts? set NCCL_SOCKET_IFNAME to it on each"
-        return hit.finding(RULE, death, cause, (joins,), confidence="likely")
-    hit = in_last_words(death, (_UCX,))
-    if hit is not None:
-        cause = f"{death.who}: the network failed: {(hit['said'] or '')[:160]}"
-        return hit.finding(RULE, death, cause, ("ibv_devinfo; ip -br addr   # on both hosts",), confidence="likely")
-    hit = in_last_words(death, (_COMPLETION,))
-    if hit is None:
-        return None
-    cause = f"{death.who}: an NCCL transfer over InfiniBand failed (status {hit['status']}, peer {hit['peer']})"
-    advice = (
-        "ibv_devinfo; ibstat   # on both hosts: is the port active?",
-        "NCCL_IB_DISABLE=1 ddp-run …   # once: shows whether InfiniBand is the cause (slow)",
-    )
-    return hit.finding(RULE, death, cause, advice, confidence="likely")
+    hit = next((hit for sign in _ALONE if (hit := in_last_words(death, (sign,))) is not None), None)
+    return None if hit is None else hit.finding(RULE, death)
 
 
 def _advice(error: NcclError) -> tuple[str, ...]:

@@ -26,19 +26,16 @@ from dataclasses import dataclass, replace
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import LAST_WORDS
-from ddp_run.judge.signs import Hit, Sign, ended_by, in_last_words
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Hit, Sign, ended_by, every, in_last_words, like, meaning, quotes
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.judge.waiting import dump_stacks, silent
 from ddp_run.record.events import Rank
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP503",
-    name="nccl-timeout-hang",
-    title="NCCL collective timed out",
-    area=Area.COLLECTIVE,
     layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="the rank may have been slow or stuck only once"),
-    since="0.1",
     wins_over=(("nccl-network", "connections close after the watchdog has aborted a communicator"),),
     unlike="together",
     end="waited",
@@ -49,35 +46,46 @@ _WORK = (
     r"(?:, [^)]{0,200}?NumelIn=(?P<numel>\d+))?[^)]{0,300}?(?:Timeout\(ms\)=(?P<limit>\d{1,20}))?\)"
     r"(?: ran for (?P<ran>\d{1,20}) milliseconds)?|\s*$)"
 )
-_CAUGHT = Sign("aught collective operation timeout:", _WORK)
-_AT_WORK = Sign(
-    "Timeout at NCCL work: ", r"Timeout at NCCL work: (?P<seq>\d+), last enqueued NCCL work: (?P<enqueued>\d+)"
-)
-_IN_CALL = Sign("NCCL timeout in: ", r"NCCL timeout in: (?P<where>\S+:\d+)")
-_HCCL = (
+_CAUGHT = like(_WORK)
+_TIMED_OUT = (
+    _CAUGHT,
+    like(r"Timeout at NCCL work: (?P<seq>\d+), last enqueued NCCL work: (?P<enqueued>\d+)"),
+    like(r"NCCL timeout in: (?P<where>\S+:\d+)"),
+    # Ascend's collective library, by CANN's error codes
     Sign("EI0002: ", r"EI0002: [^\n]{0,160}\btimes out"),
     Sign("EI0006: ", r"EI0006: [^\n]{0,160}\btimes out"),
     Sign("hccl ", r"\bhccl \w{1,20} task timeout"),
 )
-"""Ascend's collective library, by CANN's error codes."""
-_STUCK = Sign("'s watchdog got stuck for ", r"ProcessGroup\w{1,40}'s watchdog got stuck for (?P<seconds>\d+) seconds")
-_MONITOR = Sign("Heartbeat monitor timed out! Process will be terminated", None)
-_ENDED = Sign("due to ProcessGroupNCCL watchdog hang")
-_SIGNAL = Sign(
-    "eceived a dump signal ",
-    r"[Rr]eceived a dump signal [^.]{0,200}?from\s{1,20}(?:this local rank|rank (?P<rank>\d+))",
-)
-_DONE = Sign("Some NCCL operations have failed or timed out")
-_TIMED_OUT = (_CAUGHT, _AT_WORK, _IN_CALL, *_HCCL)
-_REPORTS = (
-    Sign(
-        "are the lagging ranks that caused this timeout",
-        r"ranks \[(?P<ranks>\d{1,9}(?:, ?\d{1,9}){0,9999})\] are the lagging ranks that caused this timeout",
+_STUCK = meaning(
+    like(r"ProcessGroup\w{1,40}'s watchdog got stuck for (?P<seconds>\d+) seconds"),
+    Sign("Heartbeat monitor timed out! Process will be terminated"),
+    Sign("due to ProcessGroupNCCL watchdog hang"),
+    cause="{who}: the NCCL watchdog got stuck{ for {seconds} s}: blocked by a CUDA or NCCL call or by the GIL",
+    advice=(
+        "py-spy dump --native --pid PID   # while the next run hangs: which call does not return?",
+        "export TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=3600   # if the call is just slow",
     ),
-    Sign(
-        ", but didn't join collective #",
+    likely=True,
+)
+_ABORTED = "{who} aborted after an NCCL collective timed out, reported by "
+_SIGNAL = (
+    like(r"eceived a dump signal [^.]{0,200}?from\s{1,20}this local rank", cause=f"{_ABORTED}itself", likely=True),
+    like(
+        r"eceived a dump signal [^.]{0,200}?from\s{1,20}rank (?P<rank>\d+)",
+        cause=f"{_ABORTED}rank {{rank}}",
+        likely=True,
+    ),
+)
+_DONE = meaning(
+    Sign("Some NCCL operations have failed or timed out"),
+    cause="{who} was aborted by the NCCL watchdog: a collective failed or timed out",
+    likely=True,
+)
+_REPORTS = (
+    like(r"ranks \[(?P<ranks>\d{1,9}(?:, ?\d{1,9}){0,9999})\] are the lagging ranks that caused this timeout"),
+    like(
         r"\[(?P<ranks>\d{1,9}(?:, ?\d{1,9}){0,9999})\] finished collective #(?P<done>\d+), but"
-        r" didn't join collective #(?P<next>\d+)",
+        r" didn't join collective #(?P<next>\d+)"
     ),
 )
 _PROGRESS = Sign(
@@ -88,14 +96,11 @@ _PROGRESS = Sign(
     r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,20})\b",
 )
 _RAS = (
-    Sign(
-        " launched up to operation ",
-        r"(?:Rank (?P<rank>\d{1,9}) has|\d{1,9} ranks have) launched up to operation (?P<count>\d{1,20})\b",
-    ),
-    Sign("not launched any operations", r"Rank (?P<rank>\d{1,9}) has not launched any operations(?P<count>)"),
+    like(r"(?:Rank (?P<rank>\d{1,9}) has|\d{1,9} ranks have) launched up to operation (?P<count>\d{1,20})\b"),
+    like(r"Rank (?P<rank>\d{1,9}) has not launched any operations(?P<count>)"),
 )
 """NCCL's own report about a communicator (the `ncclras` program, src/ras/client_support.cc)."""
-SIGNS = (*_TIMED_OUT, _STUCK, _MONITOR, _ENDED, _SIGNAL, _DONE, *_REPORTS, *_RAS, _PROGRESS)
+SIGNS = (*_TIMED_OUT, *_STUCK, *_SIGNAL, *_DONE, *_REPORTS, *_RAS, _PROGRESS)
 _NO_TIMEOUT = re.compile(r"(?:CUDA|HIP) error|NCCL error|illegal memory access|ECC|unspecified launch failure")
 _WHOLE_JOB = re.compile(r"default_pg|^PG 0$")
 """In this group, a rank's number equals its number in the job."""
@@ -152,41 +157,21 @@ def _raised_later(death: Death) -> bool:
 
 def _first(death: Death) -> Hit | None:
     """Return the watchdog's first message about it, which the abort repeats."""
-    log = death.stderr.ending(LAST_WORDS)
-    for index, line in enumerate(log.lines):
-        match = _CAUGHT.search(line)
-        if match is not None:
-            return Hit(_CAUGHT, match, log.quote(index), None, "certain")
-    return None
+    return next(iter(every(death.stderr.ending(LAST_WORDS), _CAUGHT)), None)
 
 
 def _stuck(death: Death, attempt: Evidence) -> Finding | None:
     """Match other cases: the watchdog itself got stuck, another rank's did, or only the end is left in the log."""
     if death.exception is not None:
         return None
-    hit = in_last_words(death, (_STUCK, _MONITOR, _ENDED))
+    hit = in_last_words(death, _STUCK)
     if hit is not None:
-        seconds = hit["seconds"]
-        waited = f" for {seconds} s" if seconds else ""
-        cause = f"{death.who}: the NCCL watchdog got stuck{waited}: blocked by a CUDA or NCCL call or by the GIL"
-        advice = (
-            "py-spy dump --native --pid PID   # while the next run hangs: which call does not return?",
-            "export TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=3600   # if the call is just slow",
-        )
-        return hit.finding(RULE, death, cause, advice, confidence="likely")
+        return hit.finding(RULE, death)
     # torch calls every failure of a collective a timeout when it asks for a dump
     if any(_NO_TIMEOUT.search(line) for line in death.stderr.ending(LAST_WORDS).lines):
         return None
-    hit = in_last_words(death, (_SIGNAL,))
-    if hit is not None:
-        whom = "itself" if hit["rank"] is None else f"rank {hit['rank']}"
-        cause = f"{death.who} aborted after an NCCL collective timed out, reported by {whom}"
-        return hit.finding(RULE, death, cause, _advice(None, attempt), confidence="likely")
-    hit = in_last_words(death, (_DONE,))
-    if hit is None:
-        return None
-    cause = f"{death.who} was aborted by the NCCL watchdog: a collective failed or timed out"
-    return hit.finding(RULE, death, cause, _advice(None, attempt), confidence="likely")
+    hit = in_last_words(death, _SIGNAL) or in_last_words(death, _DONE)
+    return None if hit is None else hit.finding(RULE, death, None, _advice(None, attempt))
 
 
 def _what(hit: Hit) -> str:
@@ -210,63 +195,47 @@ def _suspect(attempt: Evidence) -> _Suspect | None:
 
 
 def _reported(logs: Iterable[LogText]) -> _Suspect | None:
-    for log in logs:
-        for sign in _REPORTS:
-            for index, line in enumerate(log.lines):
-                hit = sign.search(line)
-                if hit is None:
-                    continue
-                ranks = [part.strip() for part in hit["ranks"].split(",")]
-                named = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(ranks[:8])}"
-                rank = Rank(int(ranks[0])) if len(ranks) == 1 else None
-                return _Suspect(
-                    rank,
-                    f"{named}, according to torch's desync report",
-                    "according to torch's desync report",
-                    (log.quote(index),),
-                )
-    return None
+    hit = next((hit for log in logs for sign in _REPORTS for hit in every(log, sign)), None)
+    if hit is None:
+        return None
+    ranks = [part.strip() for part in (hit["ranks"] or "").split(",")]
+    named = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(ranks[:8])}"
+    rank = Rank(int(ranks[0])) if len(ranks) == 1 else None
+    according = "according to torch's desync report"
+    return _Suspect(rank, f"{named}, {according}", according, quotes(hit))
 
 
 def _seen_by_nccl(logs: Iterable[LogText]) -> _Suspect | None:
     """Return the only rank that, according to NCCL's report, is behind the others of its communicator."""
     for log in logs:
-        told: list[tuple[int, Rank | None, Quote]] = []
-        for index, line in enumerate(log.lines):
-            hit = next((match for sign in _RAS if (match := sign.search(line)) is not None), None)
-            if hit is not None:
-                rank = Rank(int(hit["rank"])) if hit["rank"] else None
-                told.append((int(hit["count"] or 0), rank, log.quote(index)))
-        fewest, most = min((each[0] for each in told), default=0), max((each[0] for each in told), default=0)
-        behind = [each for each in told if each[0] == fewest]
-        if fewest < most and len(behind) == 1 and behind[0][1] is not None:
+        told = [(int(hit["count"] or 0), hit) for hit in every(log, *_RAS)]
+        counts = [count for count, _ in told]
+        fewest, most = min(counts, default=0), max(counts, default=0)
+        behind = [hit for count, hit in told if count == fewest]
+        if fewest < most and len(behind) == 1 and behind[0]["rank"]:
             why = f"launched {fewest} operations where others launched {most}, according to NCCL's report"
-            rank = behind[0][1]
-            return _Suspect(rank, f"rank {rank}, which {why}", f"it {why}", (behind[0][2],))
+            rank = Rank(int(behind[0]["rank"]))
+            return _Suspect(rank, f"rank {rank}, which {why}", f"it {why}", quotes(behind[0]))
     return None
 
 
 def _lagging(logs: Iterable[LogText]) -> _Suspect | None:
     """Return the rank with the fewest collectives in one process group, if exactly one has fewer than all others."""
-    groups: dict[str, dict[Rank, tuple[int, Quote]]] = {}
-    for log in logs:
-        for index, line in enumerate(log.lines):
-            hit = _PROGRESS.search(line)
-            if hit is None:
-                continue
-            if hit["global"] is None and hit["group"] is not None and not _WHOLE_JOB.search(hit["group"]):
-                continue
-            rank = Rank(int(hit["global"] or hit["rank"]))
-            count = int(hit["enqueued"])
-            groups.setdefault(hit["group"] or "", {})[rank] = (-1 if count > _NONE_YET else count, log.quote(index))
+    groups: dict[str, dict[Rank, tuple[int, Hit]]] = {}
+    for hit in (hit for log in logs for hit in every(log, _PROGRESS)):
+        if hit["global"] is None and hit["group"] is not None and not _WHOLE_JOB.search(hit["group"]):
+            continue
+        rank = Rank(int(hit["global"] or hit["rank"] or 0))
+        count = int(hit["enqueued"] or 0)
+        groups.setdefault(hit["group"] or "", {})[rank] = (-1 if count > _NONE_YET else count, hit)
     for counts in groups.values():
         fewest, most = min(count for count, _ in counts.values()), max(count for count, _ in counts.values())
         behind = [rank for rank, (count, _) in counts.items() if count == fewest]
         if fewest < most and len(behind) == 1:
             rank = behind[0]
-            ahead = next(quote for count, quote in counts.values() if count == most)
+            ahead = next(hit for count, hit in counts.values() if count == most)
             why = f"enqueued {fewest} collectives where others enqueued up to {most}"
-            return _Suspect(rank, f"rank {rank}, which {why}", f"it {why}", (counts[rank][1], ahead))
+            return _Suspect(rank, f"rank {rank}, which {why}", f"it {why}", quotes(counts[rank][1], ahead))
     return None
 
 

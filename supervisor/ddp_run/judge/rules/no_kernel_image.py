@@ -23,39 +23,29 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, vendor
-from ddp_run.judge.signs import Hit, Sign, anywhere, quotes
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Hit, Sign, anywhere, first_of, like, meaning, quotes
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP309",
-    name="no-kernel-image",
-    title="No kernel for this GPU's architecture",
-    area=Area.DEVICE,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the build will still have no code for this GPU"),
-    since="0.1",
 )
-_WARNED = Sign(
-    "is not compatible with the current PyTorch installation",
+_WARNED = like(
     r"(?m:^)(?P<gpu>[^\n]{2,160}?) with (?:CUDA|HIP|XPU)? ?capability (?P<arch>sm_\w+)"
-    r" is not compatible with the current PyTorch installation",
+    r" is not compatible with the current PyTorch installation"
 )
-_ROCBLAS = Sign(
-    "rocBLAS error: Cannot read", r"rocBLAS error: Cannot read \S[^\n]{0,300} for GPU arch ?: (?P<arch>\w+)"
-)
-_FUNCTION = Sign("invalid device function", r"(?P<runtime>CUDA|HIP) error: invalid device function")
-_REFUSED = (
-    Sign(
-        "upported on GPUs with compute capability ",
-        r"only supported on GPUs with compute capability (?:of at least|>=) [\d.]+",
-    ),
+_REFUSED = meaning(
+    like(r"only supported on GPUs with compute capability (?:of at least|>=) [\d.]+"),
     Sign("is not compatible with compile time compute cap", r"Runtime compute cap (?P<arch>\d+) is not comp"),
     Sign("is not supported for the current GPU. ", r"current GPU\. Minimum capability: \d+\. Current capability: "),
     Sign("FlashAttention only supports ", r"only supports (?:\w{1,20} or )?(?:Turing|Ampere|Ada|Hopper)\b"),
     Sign("with CUDA capability ", r"GPU with CUDA capability \d+ \d+ is not supported|requires a GPU with CUDA capab"),
-    Sign("only supports sm", r"only supports sm_?\d{2,3} and above"),
-    Sign(" Backend requires SM>=", r" Backend requires SM>=\d{2,3}\b"),
+    like(r"only supports sm_?\d{2,3} and above"),
+    like(r" Backend requires SM>=\d{2,3}\b"),
     Sign("engine plan file is generated on an incompatible device"),  # TensorRT
+    cause="{line}",
 )
 """Libraries that compare the GPU with the ones they were built for."""
 _RAISED = frozenset(
@@ -67,7 +57,7 @@ _OF_A_GPU = r"\b(?:[Cc]ompute|CUDA|GPU|device with)"
 _GENERATION = (
     rf"{_ASKS}[^\n,]{{0,60}}?\b{_OLDER}(?:\+|\b[^\n]{{0,30}}?\b(?:newer|later|above|higher|GPUs?|[AH]\d{{3}})\b)"
 )
-_TOO_OLD = (
+_TOO_OLD = meaning(
     Sign(
         "apability",
         rf"{_ASKS}[^\n]{{0,120}}?{_OF_A_GPU} [Cc]apability[^\n\d]{{0,30}}\d|Minimum capability: \d"
@@ -82,11 +72,13 @@ _TOO_OLD = (
             *("requires A100", "requires sm", "supports sm"),
         )
     ),
-    Sign("does not support bfloat16", r"CUDA [Dd]evice does not support bfloat16", _RAISED),
-    Sign("supported on CUDA", r"supported on CUDA ?>= ?\d{1,2}\.\d and MI\d{3}", _RAISED),
+    like(r"CUDA [Dd]evice does not support bfloat16", _RAISED),
+    like(r"supported on CUDA ?>= ?\d{1,2}\.\d and MI\d{3}", _RAISED),
     Sign("No supported GPU compute capabilities found"),  # numba
     Sign("No supported CUDA architectures found"),  # FlashInfer
     Sign("architecture mismatch when calling `cu"),  # cuSPARSELt
+    cause="{who} needs another GPU: {asked}{where}",
+    advice=("nvidia-smi --query-gpu=name,compute_cap --format=csv   # what this GPU has",),
 )
 """Requirements of kernels, in their libraries' exceptions."""
 _SEVERAL = "No operator found for `"
@@ -103,52 +95,42 @@ SIGNS = (
     Sign("Status: device kernel image is invalid", r"GPU:\d{1,4} failed\. Status: device kernel image"),
     Sign("is not defined for option 'gpu-name'", r"Value '(?P<arch>sm_\w{2,6})' is not defined for option"),
     Sign("no kernel image is available for execution on the device"),
-    Sign(
-        "device kernel image is invalid",
+    like(
         r"(?:(?:CUDA|HIP) (?:driver )?error|Triton Error \[(?:CUDA|HIP)\](?:: {1,2}Code: \d{1,4}, Mess{1,2}age)?)"
-        r": device kernel image is invalid",
+        r": device kernel image is invalid"
     ),
     Sign("Unable to find code object for all current devices"),
-    Sign("_STATUS_ARCH_MISMATCH", r"\b\w+_STATUS_ARCH_MISMATCH\w*"),
+    like(r"\b\w+_STATUS_ARCH_MISMATCH\w*"),
     Sign("PI_ERROR_INVALID_BINARY"),
     Sign("UR_RESULT_ERROR_INVALID_BINARY"),
-    _FUNCTION,
-    _ROCBLAS,
+    like(r"(?P<runtime>CUDA|HIP) error: invalid device function"),
+    like(r"rocBLAS error: Cannot read \S[^\n]{0,300} for GPU arch ?: (?P<arch>\w+)"),
     _WARNED,
 )
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a message that ended the rank; torch's warning alone is not a failure."""
-    said = SIGNS[:-1]
-    hit = ended_by_gpu(death, said) or behind_nccl(death, said)
+    hit = first_of(death, SIGNS[:-1], ended_by_gpu, behind_nccl)
     if hit is None:
         return None
     warned = anywhere(death.stderr, (_WARNED,))
     arch = hit["arch"] or (warned["arch"] if warned else None)
     gpu = re.sub(r"^.*?(?=NVIDIA|GeForce|Tesla|Quadro|AMD|Intel)", "", warned["gpu"] or "", count=1) if warned else ""
     which = f" ({', '.join(part for part in (gpu, arch) if part)})" if arch or gpu else ""
-    if hit.sign in _TOO_OLD:
-        sure = "likely" if _SEVERAL in hit.match.string else hit.confidence
+    if hit.sign.advice is not None:
+        sure: Confidence | None = "likely" if _SEVERAL in hit.match.string else None
         asked = re.sub(r"^.*?: ", "", hit.text, count=1)[:160]
-        return hit.finding(RULE, death, f"{death.who} needs another GPU: {asked}{death.where}", _SHOW, confidence=sure)
-    sure = "likely" if hit.sign is _FUNCTION and warned is None and hit["runtime"] == "CUDA" else hit.confidence
-    cause = f"{death.who} has no kernel for its GPU{which}: {_whose(hit, warned)}{death.where}"
-    also = quotes(warned)
-    return hit.finding(RULE, death, cause, _advice(hit, arch, warned is not None), confidence=sure, also=also)
-
-
-_SHOW = ("nvidia-smi --query-gpu=name,compute_cap --format=csv   # what this GPU has",)
-
-
-def _whose(hit: Hit, warned: Hit | None) -> str:
-    if hit.sign in _REFUSED:
-        return hit.text[:160]
-    return "this torch was built without it" if warned is not None else "torch or an extension was built without it"
+        return hit.finding(RULE, death, hit.says(death, asked=asked), confidence=sure)
+    sure = "likely" if warned is None and hit["runtime"] == "CUDA" else None
+    whose = "this torch" if warned is not None else "torch or an extension"
+    why = hit.says(death) or f"{whose} was built without it"
+    cause = f"{death.who} has no kernel for its GPU{which}: {why}{death.where}"
+    return hit.finding(RULE, death, cause, _advice(hit, arch, warned is not None), confidence=sure, also=quotes(warned))
 
 
 def _advice(hit: Hit, arch: str | None, torchs: bool) -> tuple[str, ...]:
-    if vendor(hit.match.string) == "HIP" or hit.sign is _ROCBLAS:
+    if vendor(hit.match.string) == "HIP":
         return (
             "rocminfo | grep -m1 gfx   # the GPU's architecture",
             'python -c "import torch; print(torch.cuda.get_arch_list())"   # its architectures',

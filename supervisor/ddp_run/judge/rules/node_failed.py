@@ -18,42 +18,33 @@ from __future__ import annotations
 import re
 import signal
 
-from ddp_run.evidence.model import Death, Evidence, LogText
+from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence, LogText
 from ddp_run.judge.platform_text import LOST, LOST_STATE, told_lately
-from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, in_whole_log, survived
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, in_whole_log, like, survived
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP909",
-    name="node-failed",
-    title="Node failed",
-    area=Area.HOST,
     layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="the job itself did not fail: it can run on another node"),
-    since="0.1",
     host="repeated",
     end="told",
 )
 _RAYS = (
-    Sign("Task failed due to the node ", r"(?P<what>Task failed due to the node \([^)\n]{1,80}\) +was dead)"),
-    Sign(
-        "because its node has died",
-        r"(?P<what>[Tt]he actor (?:is dead|died) because its node has died)(?:\. Node Id: (?P<node>\w{1,80}))?",
-    ),
-    Sign("have been lost due to node failure", r"(?P<what>have been lost due to node failure)"),
+    like(r"(?P<what>Task failed due to the node \([^)\n]{1,80}\) +was dead)"),
+    like(r"(?P<what>[Tt]he actor (?:is dead|died) because its node has died)(?:\. Node Id: (?P<node>\w{1,80}))?"),
+    like(r"(?P<what>have been lost due to node failure)"),
 )
 """Ray's message about its processes there; its raylet may be gone although the machine is up."""
-_DAEMON = Sign("Remote daemon: ", r"(?P<what>Remote daemon: \S{1,60} on node (?P<node>[\w.\-]{1,255}))")
+_DAEMON = like(r"(?P<what>Remote daemon: \S{1,60} on node (?P<node>[\w.\-]{1,255}))")
 """The help text of Open MPI and PRRTE for a lost daemon."""
 _NAMED = Sign("error: Node failure on ", r"(?P<what>Node failure on (?P<node>[\w.\-]{1,255}))")
 _SCHEDULER = (
-    Sign(
-        "DUE TO NODE FAILURE",
-        r"(?P<what>(?:JOB|STEP) \S{1,40} (?:ON \S{1,255} )?CANCELLED AT \S{1,40} DUE TO NODE FAILURE)",
-    ),
-    Sign("NodeLost", r"(?P<what>\bNodeLost\b[^\n]{0,120})"),
+    like(r"(?P<what>(?:JOB|STEP) \S{1,40} (?:ON \S{1,255} )?CANCELLED AT \S{1,40} DUE TO NODE FAILURE)"),
+    like(r"(?P<what>\bNodeLost\b[^\n]{0,120})"),
     Sign("has been marked dead", r"(?P<what>The node with node id: \S{1,80} [^\n]{0,120}has been marked dead)"),
-    Sign("marked as dead by the GCS", r"(?P<what>this node manager has mistakenly been marked as dead by the GCS)"),
+    like(r"(?P<what>this node manager has mistakenly been marked as dead by the GCS)"),
 )
 """These name no node, or a different one: that of the step's first process."""
 SIGNS = (_NAMED, _DAEMON, *_SCHEDULER, *_RAYS, *LOST, LOST_STATE)
@@ -82,16 +73,14 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 def match_launch(attempt: Evidence) -> Finding | None:
     """Match a log in which only the scheduler reports an end."""
     told = _told(attempt)
-    if told is None or told.quote is None or attempt.deaths or _went_on(attempt.agent.log, told):
+    if told is None or attempt.deaths or _went_on(attempt.agent.log, told):
         return None
-    return Finding(RULE, None, _cause(told), (told.quote,), _advice(told))
+    return told.finding(RULE, TORCHS_AGENT, _cause(told), _advice(told))
 
 
 def _went_on(log: LogText, told: Hit) -> bool:
     """Ray continues with its remaining nodes."""
-    if told.sign.words != "has been marked dead":
-        return False
-    return survived(log, told)
+    return told.sign.words == "has been marked dead" and survived(log, told)
 
 
 def _told(attempt: Evidence) -> Hit | None:

@@ -21,40 +21,34 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named
-from ddp_run.judge.signs import Sign
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Sign, first_of, like, meaning
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP312",
-    name="peer-access",
-    title="GPU peer access not supported",
-    area=Area.DEVICE,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="these GPUs will still not support peer access"),
-    since="0.1",
 )
-SIGNS = (
+SIGNS = meaning(
     Sign("peer access is not supported between these two devices"),
     Sign("P2P access is not supported between devices"),
     *errors_named("PeerAccessUnsupported", "PEER_ACCESS_UNSUPPORTED"),
-    Sign("uda failure 217", r"[Cc]uda failure 217\b"),
+    like(r"[Cc]uda failure 217\b"),
+    cause="{who}: two GPUs cannot access each other's memory (CUDA error 217, peer access){where}",
 )
 _LIBRARY = re.compile(r"custom_all_?reduce|IpcMemory|deep_ep")
-
-
-def match(death: Death, attempt: Evidence) -> Finding | None:
-    """Match CUDA's message in the error that ended the rank, or in NCCL's warning before it."""
-    hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, SIGNS)
-    if hit is None:
-        return None
-    traceback = hit.exception.traceback if hit.exception is not None else ""
-    own = _LIBRARY.search(f"{hit.match.string}\n{traceback}") is not None
-    advice = ("--disable-custom-all-reduce   # vLLM, SGLang: their own all-reduce needs it",) if own else ()
-    cause = f"{death.who}: two GPUs cannot access each other's memory (CUDA error 217, peer access){death.where}"
-    return hit.finding(RULE, death, cause, (*advice, *_ADVICE))
-
-
 _ADVICE = (
     "NCCL_P2P_DISABLE=1 ddp-run …   # NCCL then goes through host memory; Ray: in runtime_env",
     "nvidia-smi topo -p2p r; nvidia-smi topo -m   # which pairs support it",
 )
+_OWN = "--disable-custom-all-reduce   # vLLM, SGLang: their own all-reduce needs it"
+
+
+def match(death: Death, attempt: Evidence) -> Finding | None:
+    """Match CUDA's message in the error that ended the rank, or in NCCL's warning before it."""
+    hit = first_of(death, SIGNS, ended_by_gpu, behind_nccl)
+    if hit is None:
+        return None
+    own = _LIBRARY.search(f"{hit.match.string}\n{hit.traceback}") is not None
+    return hit.finding(RULE, death, advice=(_OWN, *_ADVICE) if own else _ADVICE)

@@ -20,17 +20,14 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.lost_peers import address
-from ddp_run.judge.signs import Sign, in_last_words
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Sign, in_last_words, like
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP501",
-    name="peer-died",
-    title="Peer exited without an error",
-    area=Area.COLLECTIVE,
     layer=Layer.FOLLOWED,
     retry=Retry(helps=True, reason="the logs do not show why the connection was lost; it may hold next time"),
-    since="0.1",
     wins_over=(("native-abort", "the rank aborted because a peer is gone"),),
     unlike="together",
 )
@@ -39,27 +36,23 @@ _SPEAKER = (
 )
 _OF = rf"\A(?:(?!{_SPEAKER}).)*{_SPEAKER}.*"
 """Skips to the first speaker: trying every one would take quadratic time."""
+_LOST = (
+    *("onnection closed by peer", "onnection reset by peer", "Broken pipe", "ocket closed", "closed by remote peer"),
+    "onnection was closed by",
+)
 SIGNS: tuple[Sign, ...] = (
-    *(
-        Sign(words, "(?s)" + _OF + words)
-        for words in ("onnection closed by peer", "onnection reset by peer", "Broken pipe", "ocket closed")
-    ),
-    Sign("closed by remote peer", "(?s)" + _OF + "closed by remote peer"),
-    Sign("onnection was closed by", "(?s)" + _OF + "onnection was closed by"),
+    *(like(f"(?s){_OF}{words}") for words in _LOST),
     Sign("remote process exited or there was a network error"),
     Sign("ncclRemoteError"),
     Sign(" to recv, got 0 bytes"),  # the store's client: "failed …" up to torch 2.2, "Failed …" since
-)
-_GONE = (
+    # other runtimes, which are explicit
     Sign("Terminating process because the JAX distributed service detected fatal errors"),
     Sign("Horovod has been shut down. This was caused by an exception on one of the ranks"),
     Sign("An MPI communication peer process has unexpectedly disconnected"),
     Sign("<TCP (closed) ", r"in <TCP \(closed\) [^\n]{1,300}: Stream is closed"),
-    Sign("Process failed", r"MPI\w{1,60}\(\d{1,6}\)\.{0,80}: Process failed"),  # MPICH
-    Sign("Communication error with rank ", r"\(\d{1,6}\)\.{0,80}: Communication error with rank \d{1,9}"),
+    like(r"MPI\w{1,60}\(\d{1,6}\)\.{0,80}: Process failed"),  # MPICH
+    like(r"\(\d{1,6}\)\.{0,80}: Communication error with rank \d{1,9}"),
 )
-"""Messages of other runtimes, which are explicit."""
-SIGNS += _GONE
 _STORE_LOST = re.compile(r"^(?:Connection (?:reset|closed) by peer|Broken pipe|Connection was likely closed)")
 _TORCHS = frozenset({"RuntimeError", "DistNetworkError", "DistBackendError", "DistStoreError", "DistError"})
 _OTHERS = frozenset({"XlaRuntimeError", "JaxRuntimeError", "HorovodInternalError", "CommClosedError"})

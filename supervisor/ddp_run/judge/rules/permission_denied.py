@@ -17,47 +17,41 @@ from __future__ import annotations
 import re
 import shlex
 
-from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
 from ddp_run.judge import printed_text
-from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_whole_log, said_last
+from ddp_run.judge.signs import QUOTED_PATH, Sign, ended_by, every, in_whole_log, like, meaning, said_last
 from ddp_run.judge.start_text import DENIED
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP904",
-    name="permission-denied",
-    title="Permission denied",
-    area=Area.HOST,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the permissions will still be missing"),
-    since="0.1",
 )
 _SCRIPT = Sign("can't open file '", r"can't open file '(?P<path>[^']*)': \[Errno 13\] (?P<what>Permission denied)")
-_AGENTS = Sign("PermissionError", rf"PermissionError: \[Errno \d+\] (?P<what>[^:\n]+): {QUOTED_PATH}")
+_AGENTS = like(rf"PermissionError: \[Errno \d+\] (?P<what>[^:\n]+): {QUOTED_PATH}")
 _AGENTS_FRAME = re.compile(r"torch/distributed/(?:elastic|launcher|run\.py)")
 _FRAMES = 16
 _RAISED: tuple[Sign, ...] = (
-    Sign(
-        "PermissionError",
-        rf"^(?:\w+\.)*PermissionError(?!: Caught \w+ in )(?:: \[Errno \d+\] (?P<what>[^:\n]+)(?:: {QUOTED_PATH})?)?",
-        frozenset({"PermissionError"}),
-    ),
+    like(rf"^(?:\w+\.)*PermissionError: \[Errno \d+\] (?P<what>[^:\n]+)(?:: {QUOTED_PATH})?", ("PermissionError",)),
+    # a message of the program, not of the system
+    like(r"^(?:\w+\.)*PermissionError(?!: Caught \w+ in )", ("PermissionError",), likely=True),
     _SCRIPT,
-    Sign("Permission denied (os error 13)", r"Permission denied \(os error 13\)"),
-    Sign(
-        ": Permission denied",  # the words of C and C++ libraries in custom exception classes
-        r"^[\w.]{1,200}(?:Error|Exception): [^\n]{0,400}?(?P<path>/[^\s:'\"]{1,400})['\"]?: Permission denied\.?$",
+    like(r"Permission denied \(os error 13\)"),
+    # the words of C and C++ libraries in custom exception classes
+    like(r"^[\w.]{1,200}(?:Error|Exception): [^\n]{0,400}?(?P<path>/[^\s:'\"]{1,400})['\"]?: Permission denied\.?$"),
+    like(r'kind: PermissionDenied, message: "Permission denied"'),
+    like(r"on fopen: Permission denied, file path: (?P<path>\S+)"),
+    *meaning(
+        like(r"bind to (?P<address>\S+) \(errno: 13 - Permission denied\)"),
+        # libuv, for torch's store
+        like(r"failed to bind\. port: (?P<address>\d{1,5}), [^\n]{0,80}name: EACCES, message: permission"),
+        cause="{who} cannot listen on {address}: ports below 1024 require root",
+        advice=("ddp-run train.py   # without --master-port: picks a free port above 1024",),
     ),
-    Sign('message: "Permission denied"', r'kind: PermissionDenied, message: "Permission denied"'),
-    Sign("on fopen: Permission denied", r"on fopen: Permission denied, file path: (?P<path>\S+)"),
-    Sign("(errno: 13 - Permission denied)", r"bind to (?P<address>\S+) \(errno: 13 - Permission denied\)"),
-    Sign(  # Triton
-        "failed to open directory ", r"failed to open directory (?P<path>\S{1,1000}): Permission denied"
-    ),
-    Sign(  # libuv, for torch's store
-        "name: EACCES", r"failed to bind\. port: (?P<address>\d{1,5}), [^\n]{0,80}name: EACCES, message: permission"
-    ),
-    Sign("Permission denied (addr='", r"Permission denied \(addr='(?P<path>[^'\n]{1,400})'\)"),  # ZeroMQ
+    like(r"failed to open directory (?P<path>\S{1,1000}): Permission denied"),  # Triton
+    like(r"Permission denied \(addr='(?P<path>[^'\n]{1,400})'\)"),  # ZeroMQ
     Sign("attempt to write a readonly database"),
 )
 _CONTAINER = Sign(
@@ -80,9 +74,13 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is None:
         return None
     after = hit.exception is not None and death.exception is not None and hit.exception.type != death.exception.type
-    own = hit.sign.words == "PermissionError" and hit["what"] is None  # a message of the program, not of the system
-    sure: Confidence = "likely" if after or own else hit.confidence
-    return hit.finding(RULE, death, _cause(death.who, hit), _advice(hit), confidence=sure)
+    sure: Confidence | None = "likely" if after else None
+    path = hit["path"] or hit["file"]
+    raised = hit.exception
+    said = hit.text if raised is None else f"{raised.type}: {raised.message}".partition("\n")[0]
+    cause = f"access to {path}{hit.where(death)}" if path is not None else f"access: {said[:160]}"
+    advice = (_look(path),) if path is not None else ()
+    return hit.finding(RULE, death, hit.says(death) or f"{death.who} was denied {cause}", advice, confidence=sure)
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
@@ -90,39 +88,15 @@ def match_launch(attempt: Evidence) -> Finding | None:
     if attempt.started or attempt.deaths:
         return None
     lines = attempt.agent.log.lines
-    for index in range(len(lines) - 1, -1, -1):
-        found = _AGENTS.search(lines[index])
-        if found is not None and any(_AGENTS_FRAME.search(line) for line in lines[max(0, index - _FRAMES) : index]):
-            path = found["path"] or ""
-            cause = f"torch's agent was denied access to {path}"
-            start = any("in _execute_child" in line for line in lines[max(0, index - _FRAMES) : index])
-            advice = (
-                *((f"chmod +x {shlex.quote(path)}   # a program must be executable",) if start else ()),
-                _look(path),
-            )
-            return Finding(RULE, None, cause, (attempt.agent.log.quote(index),), advice)
+    for hit in reversed(every(attempt.agent.log, _AGENTS)):
+        before = lines[max(0, hit.index - _FRAMES) : hit.index]
+        if not any(_AGENTS_FRAME.search(line) for line in before):
+            continue
+        path = hit["path"] or ""
+        start = f"chmod +x {shlex.quote(path)}   # a program must be executable"
+        advice = (start, _look(path)) if any("in _execute_child" in line for line in before) else (_look(path),)
+        return hit.finding(RULE, TORCHS_AGENT, f"torch's agent was denied access to {path}", advice)
     return None
-
-
-def _cause(who: str, hit: Hit) -> str:
-    if hit["address"]:
-        return f"{who} cannot listen on {hit['address']}: ports below 1024 require root"
-    path = hit["path"] or hit["file"]
-    if path is None:
-        raised = hit.exception
-        said = hit.text if raised is None else f"{raised.type}: {raised.message}".partition("\n")[0]
-        return f"{who} was denied access: {said[:160]}"
-    where = hit.exception.where if hit.exception is not None else ""
-    return f"{who} was denied access to {path}{where}"
-
-
-def _advice(hit: Hit) -> tuple[str, ...]:
-    path = hit["path"] or hit["file"]
-    if hit["address"]:
-        return ("ddp-run train.py   # without --master-port: picks a free port above 1024",)
-    if path is None:
-        return ()
-    return (_look(path),)
 
 
 def _look(path: str) -> str:

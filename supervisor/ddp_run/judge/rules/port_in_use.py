@@ -13,34 +13,31 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence.model import Death, Evidence, LogText
+from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence, LogText
 from ddp_run.evidence.windows import LAST_WORDS
-from ddp_run.judge.signs import Sign, anywhere, survived
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Sign, anywhere, like, survived
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP201",
-    name="port-in-use",
-    title="Port already in use",
-    area=Area.NETWORK,
     layer=Layer.REFUSED,
     retry=Retry(helps=True, reason="the next attempt uses a new port"),
-    since="0.1",
 )
 SIGNS: tuple[Sign, ...] = (
     Sign("EADDRINUSE"),
     Sign("ddress already in use"),
-    Sign("port is already allocated", r"failed: port is already allocated"),  # Docker's
+    like(r"failed: port is already allocated"),  # Docker's
     Sign("Cannot find empty port in range"),  # gradio
     Sign(", but another process is utilizing it"),  # accelerate
-    Sign("' already in use", r"Socket '[^'\n]{1,80}' already in use"),  # Triton
-    Sign("because it's already occupied", r"Failed to bind to \S{1,80} because it's already occupied"),  # Ray
-    Sign("Ray is trying to start at ", r"Ray is trying to start at \S{1,80}, but is already running"),
-    Sign("is trying to use a port number ", r"is trying to use a port number \d{1,5} that is used"),
-    Sign(" is not available in ", r"\w{0,40}port at \d{2,5} is not available in \d{1,6} seconds"),  # SGLang
+    like(r"Socket '[^'\n]{1,80}' already in use"),  # Triton
+    like(r"Failed to bind to \S{1,80} because it's already occupied"),  # Ray
+    like(r"Ray is trying to start at \S{1,80}, but is already running"),
+    like(r"is trying to use a port number \d{1,5} that is used"),
+    like(r"\w{0,40}port at \d{2,5} is not available in \d{1,6} seconds"),  # SGLang
     Sign("Could not find open port after "),  # vLLM
     Sign("The IP address and port have been bound already"),  # Ascend's HCCL
-    Sign("errno: 98", r"errno: 98\b"),
+    like(r"errno: 98\b"),
     Sign("[Errno 98]"),
     Sign("[Errno 10048]"),
     Sign("[WinError 10048]"),
@@ -63,36 +60,26 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 def match_launch(attempt: Evidence) -> Finding | None:
     """Match an agent that could not open its store."""
-    return None if attempt.started else _finding(attempt.agent.log, None, attempt)
+    return None if attempt.started else _finding(attempt.agent.log, TORCHS_AGENT, attempt)
 
 
-def _finding(log: LogText, death: Death | None, attempt: Evidence) -> Finding | None:
+def _finding(log: LogText, death: Death, attempt: Evidence) -> Finding | None:
     hit = anywhere(log, SIGNS)
-    raised = death.exception if death is not None else None
-    if hit is None or hit.quote is None or (raised is None and survived(log, hit)):
+    if hit is None or (death.exception is None and survived(log, hit)):
         return None
-    port = _port(log)
-    who = "torch's agent" if death is None else death.who
-    retry = RULE.retry
-    another = None not in (port, attempt.master_port) and port != attempt.master_port and death is not None
+    port, retry = _port(log), RULE.retry
+    another = None not in (port, attempt.master_port) and port != attempt.master_port and death is not TORCHS_AGENT
     if another or (port is None and _bound_by_program(death)):
         which = f"port {port}" if port is not None else "the port"
         retry = Retry(helps=False, reason=f"{which} is set by the program, so the next attempt will use it again")
-    named = f"port {port}" if port is not None else "a port"
-    return Finding(
-        RULE,
-        None if death is None else death.rank,
-        f"{who} cannot listen on {named}: already in use by another process",
-        (hit.quote,),
-        (f"ss -ltnp 'sport = :{port}'   # who is using it",) if port is not None else ("ss -ltnp   # who is using it",),
-        retry=retry,
-        exception=death.exception if death is not None else None,
-    )
+    named, look = (f"port {port}", f"ss -ltnp 'sport = :{port}'") if port is not None else ("a port", "ss -ltnp")
+    cause = f"{death.who} cannot listen on {named}: already in use by another process"
+    return hit.finding(RULE, death, cause, (f"{look}   # who is using it",), retry=retry)
 
 
-def _bound_by_program(death: Death | None) -> bool:
+def _bound_by_program(death: Death) -> bool:
     """Whether the exception comes from Python's own sockets: torch's store opens its port in C++."""
-    raised = death.exception if death is not None else None
+    raised = death.exception
     return raised is not None and raised.type.rpartition(".")[2] == "OSError" and "/torch/" not in raised.traceback
 
 

@@ -18,22 +18,19 @@ from __future__ import annotations
 import re
 import signal
 
-from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
 from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge import platform_text
 from ddp_run.judge.platform_text import told_lately
-from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log, quotes, started_again
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log, like, quotes, started_again
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.values.signals import in_words
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP901",
-    name="preempted-sigterm",
-    title="Terminated from outside (SIGTERM)",
-    area=Area.HOST,
     layer=Layer.ENDED,
     retry=Retry(helps=True, reason="the job itself did not fail: one rank was terminated from outside"),
-    since="0.1",
     end="told",
 )
 # srun cancels a step without a reason when one of its tasks has failed. ddp-run's own
@@ -44,11 +41,10 @@ _SCHEDULER = (
         r"(?P<what>JOB \S+ (?:ON \S+ )?CANCELLED AT \S+(?: DUE TO [A-Z ]*[A-Z]| DUE to SIGNAL \w+)?"
         r"|STEP \S+ (?:ON \S+ )?CANCELLED AT \S+ DUE (?:TO (?!TASK FAILURE)[A-Z ]*[A-Z]|to SIGNAL \w+))",
     ),
-    Sign(
-        "TERM_",
+    like(
         r"\b(?P<what>TERM_(?:RUNLIMIT|CPULIMIT|DEADLINE|WINDOW|LOAD|PREEMPT|RC_PREEMPT|OWNER|ADMIN"
         r"|FORCE_OWNER|FORCE_ADMIN|REQUEUE_OWNER|REQUEUE_ADMIN|BUCKET_KILL"
-        r"|REMOVE_HUNG_JOB|ORPHAN_SYSTEM): [^\n.]*)",
+        r"|REMOVE_HUNG_JOB|ORPHAN_SYSTEM): [^\n.]*)"
     ),
     Sign("=>> PBS: job killed: ", r"(?P<what>PBS: job killed: (?!v?mem |node \d)[^\n]*)"),
 )
@@ -56,15 +52,11 @@ _SRUN = (Sign("srun: forcing job termination"),)
 """srun's response to a signal that tells it to stop; for a failed task it prints `Terminating StepId=`."""
 _OF_SLURM = re.compile(r"(?:\d{1,6}: )?(?:srun|slurmstepd): ")
 _TROUBLE = re.compile(r"\b(?:FATAL|ERROR)\b|\b[\w.]{1,80}(?:Error|Exception)\b")
-_HANDLED = Sign("KeyboardInterrupt: terminated", r"^KeyboardInterrupt: terminated$", frozenset({"KeyboardInterrupt"}))
+_HANDLED = like(r"^KeyboardInterrupt: terminated$", ("KeyboardInterrupt",))
 """vLLM's server prints this for SIGTERM."""
-_RAISED = Sign("SIGTERMException", types=frozenset({"SIGTERMException"}))
+_RAISED = Sign("SIGTERMException", types=("SIGTERMException",))
 """Lightning's."""
-_WORKER = Sign(
-    "is killed by signal: Terminated",
-    r"DataLoader worker \([^)\n]{1,200}\) is killed by signal: Terminated",
-    frozenset({"RuntimeError"}),
-)
+_WORKER = like(r"DataLoader worker \([^)\n]{1,200}\) is killed by signal: Terminated", ("RuntimeError",))
 _TOLD = (Sign("eceived SIGTERM"),)
 """Messages of Lightning and many handlers."""
 _BY_AGENT = (Sign("closing signal SIGTERM"),)
@@ -138,9 +130,9 @@ def match_stop(attempt: Evidence) -> Finding | None:
 def match_launch(attempt: Evidence) -> Finding | None:
     """Match a log in which only the scheduler reports an end."""
     told = in_whole_log(attempt, _SCHEDULER)
-    if told is None or told.quote is None or attempt.deaths or started_again(attempt.agent.log, told):
+    if told is None or attempt.deaths or started_again(attempt.agent.log, told):
         return None
-    return Finding(RULE, None, f"the scheduler killed the job: {told['what']}", (told.quote,), _look(told))
+    return told.finding(RULE, TORCHS_AGENT, f"the scheduler killed the job: {told['what']}", _look(told))
 
 
 def _look(told: Hit) -> tuple[str, ...]:

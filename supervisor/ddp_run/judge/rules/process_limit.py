@@ -18,22 +18,19 @@ import re
 import signal
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Sign, anywhere, ended_by, in_last_words, in_whole_log, said_last
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Sign, anywhere, ended_by, in_last_words, in_whole_log, like, quotes, said_last
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP906",
-    name="process-limit",
-    title="Process or thread limit reached",
-    area=Area.HOST,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the limit will still be too low"),
-    since="0.1",
 )
 _AGAIN = "Resource temporarily unavailable"
-SIGNS: tuple[Sign, ...] = (
+_SAID: tuple[Sign, ...] = (
     Sign("can't start new thread"),
-    Sign("libgomp: Thread creation failed", rf"libgomp: Thread creation failed: {_AGAIN}"),
+    like(rf"libgomp: Thread creation failed: {_AGAIN}"),
     Sign(
         "pthread_create failed for thread", rf"OpenBLAS.{{0,200}}pthread_create failed for thread \d+ of \d+: {_AGAIN}"
     ),
@@ -42,11 +39,16 @@ SIGNS: tuple[Sign, ...] = (
     Sign(_AGAIN, rf"fork: (?:retry: )?{_AGAIN}"),
     Sign(_AGAIN, rf"code: 11, kind: WouldBlock, message: \"{_AGAIN}\""),
 )
-_FORK = Sign(_AGAIN, types=frozenset({"BlockingIOError", "OSError"}))
+_FORK = (Sign(_AGAIN, types=("BlockingIOError", "OSError")),)
 _FORKED = re.compile(r"in _execute_child|_fork_exec|popen_(?:fork|spawn_posix|forkserver)\.py|os\.fork|forkserver\.py")
-_REJECTED = Sign("fork rejected by pids controller")
-_OF_LSF = Sign("TERM_", r"TERM_(?:THREAD|PROCESS)LIMIT: ")
-SIGNS += (_FORK, _REJECTED, _OF_LSF)
+_REJECTED = (Sign("fork rejected by pids controller"),)
+_OF_LSF = (like(r"TERM_(?:THREAD|PROCESS)LIMIT: "),)
+SIGNS = (*_SAID, *_FORK, *_REJECTED, *_OF_LSF)
+_ADVICE = (
+    "ulimit -u; cat /sys/fs/cgroup/pids.max /sys/fs/cgroup/pids.current   # the limits and current use",
+    "ps -eLf --no-headers | awk '{print $1}' | sort | uniq -c   # threads per user",
+    "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 RAYON_NUM_THREADS=1   # fewer threads per rank",
+)
 
 
 def _follows(death: Death) -> bool:
@@ -58,26 +60,15 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match the kernel's refusal as reported by Python, OpenMP, BLAS, C++ and Rust."""
     if death.exception is None and death.code in (-signal.SIGKILL, -signal.SIGTERM):
         return None
-    signs = [sign for sign in SIGNS if sign not in (_FORK, _REJECTED, _OF_LSF)]
-    hit = ended_by(death, signs) or (in_whole_log(attempt, (_OF_LSF,)) if death.exception is None else None)
-    hit = hit or said_last(death, (_REJECTED,))
+    hit = ended_by(death, _SAID) or (in_whole_log(attempt, _OF_LSF) if death.exception is None else None)
+    hit = hit or said_last(death, _REJECTED)
     if hit is None and _follows(death):
-        hit = in_last_words(death, signs)
+        hit = in_last_words(death, _SAID)
     if hit is None:
-        hit = ended_by(death, (_FORK,))
-        if hit is None or hit.exception is None or not _FORKED.search(hit.exception.traceback):
+        hit = ended_by(death, _FORK)
+        if hit is None or not _FORKED.search(hit.traceback):
             return None
-    kernel = anywhere(attempt.kernel, (_REJECTED,))
-    also = [kernel.quote] if kernel is not None and kernel.quote is not None else []
-    by = "this job's pids cgroup is full" if also else "process and thread limit reached"
-    return hit.finding(
-        RULE,
-        death,
-        f"{death.who} could not start another process or thread: {by}",
-        (
-            "ulimit -u; cat /sys/fs/cgroup/pids.max /sys/fs/cgroup/pids.current   # the limits and current use",
-            "ps -eLf --no-headers | awk '{print $1}' | sort | uniq -c   # threads per user",
-            "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 RAYON_NUM_THREADS=1   # fewer threads per rank",
-        ),
-        also=also,
-    )
+    kernel = anywhere(attempt.kernel, _REJECTED)
+    by = "this job's pids cgroup is full" if kernel is not None else "process and thread limit reached"
+    cause = f"{death.who} could not start another process or thread: {by}"
+    return hit.finding(RULE, death, cause, _ADVICE, also=quotes(kernel))

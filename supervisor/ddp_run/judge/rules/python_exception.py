@@ -14,23 +14,20 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence.exception_chain import chain, tells_of_a_program
+from ddp_run.evidence.exception_chain import chain, statement, tells_of_a_program
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.pasted.raised import AGENT_FRAME
 from ddp_run.evidence.traceback_text import is_library, line_of
 from ddp_run.evidence.windows import LEAVING
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import ExceptionInfo
 from ddp_run.values.signals import signal_name
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP600",
-    name="python-exception",
-    title="Unhandled Python exception",
-    area=Area.USER_CODE,
     layer=Layer.UNEXPLAINED,
     retry=Retry(helps=False, reason="same code, same data"),
-    since="0.1",
 )
 _SHOWN = 160
 _FRAME = re.compile(r'  File "([^"]+)", line \d+')
@@ -42,8 +39,6 @@ _MISTAKES = frozenset(
     }
 )
 """Python raises these for mistakes in the code; an OSError or a custom class is about something else."""
-_RAISED = re.compile(r"[^\n]{0,200}\n\s{1,40}raise\b")
-"""Follows a frame's position: the source line there contains the `raise`."""
 _PYTHONS_CODE = 1
 
 
@@ -89,9 +84,7 @@ def _is_the_reason(raised: ExceptionInfo, attempt: Evidence) -> bool:
     frames = list(_FRAME.finditer(raised.traceback))
     if not frames or is_library(frames[-1][1]) or len(chain(raised)) > 1:
         return False
-    return raised.type in _MISTAKES or (
-        raised.type == "RuntimeError" and _RAISED.match(raised.traceback, frames[-1].end()) is not None
-    )
+    return raised.type in _MISTAKES or (raised.type == "RuntimeError" and statement(raised).startswith("raise"))
 
 
 def _cut_off(death: Death) -> Finding | None:

@@ -22,16 +22,13 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge.signs import Sign, ended_by
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP512",
-    name="ray-actor-died",
-    title="Ray worker died for an unknown reason",
-    area=Area.COLLECTIVE,
     layer=Layer.FOLLOWED,
     retry=Retry(helps=True, reason="it is unknown why the worker died; another attempt may show it, or pass"),
-    since="0.1",
 )
 _TYPES = frozenset(
     {"ActorDiedError", "RayActorError", "WorkerCrashedError", "ActorUnavailableError"}
@@ -47,7 +44,7 @@ SIGNS = (
     Sign("The actor is dead because its"),
     Sign("The worker died unexpectedly while executing this task"),
     Sign("The task's local raylet died"),
-    Sign("OwnerDiedError", types=frozenset({"OwnerDiedError"})),
+    Sign("OwnerDiedError", types=("OwnerDiedError",)),
     Sign("The actor is temporarily unavailable"),
     Sign("A worker died or was killed while executing a task by an unexpected system error"),
 )

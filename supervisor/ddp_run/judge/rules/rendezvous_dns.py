@@ -16,38 +16,29 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence.model import Death, Evidence, LogText, Quote
-from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, in_whole_log
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence, LogText
+from ddp_run.judge.signs import Hit, Sign, ended_by, every, in_exception, in_whole_log, like, quotes
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP203",
-    name="rendezvous-dns",
-    title="Rendezvous host name does not resolve",
-    area=Area.NETWORK,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="a name that does not resolve now rarely resolves a minute later"),
-    since="0.1",
 )
 _UNRESOLVED = Sign(
     "network addresses of (",
     r"network addresses of \((?P<host>[^,()]+), (?P<port>\d+)\) cannot be retrieved "
     r"\(gai error: (?P<number>-?\d+) - (?P<said>[^)]*)\)",
 )
-_NOT_REACHED = Sign(
-    "he client socket has ",
+_NOT_REACHED = like(
     r"he client socket has (?:timed out after \d+ ?m?s while trying to connect to "
-    r"|failed to connect to any network address of )\((?P<host>[^,()]+), (?P<port>\d+)\)",
+    r"|failed to connect to any network address of )\((?P<host>[^,()]+), (?P<port>\d+)\)"
 )
-_ETCDS = Sign(
-    "Failed to get list of machines from ", r"Failed to get list of machines from https?://(?P<host>[^\s:/]{1,300})[:/]"
-)
+_ETCDS = like(r"Failed to get list of machines from https?://(?P<host>[^\s:/]{1,300})[:/]")
 """Source: python-etcd's client.py, used by torchelastic and `--rdzv-backend etcd`."""
-_PYTHONS = Sign("gaierror", types=frozenset({"gaierror"}))
-_SSHS = Sign(
-    "ssh: Could not resolve hostname ",
-    r"ssh: Could not resolve hostname (?P<host>[\w.\-]{1,255}): (?P<said>[^\n]{1,80})",
-)
+_PYTHONS = Sign("gaierror", types=("gaierror",))
+_SSHS = like(r"ssh: Could not resolve hostname (?P<host>[\w.\-]{1,255}): (?P<said>[^\n]{1,80})")
 _STARTED_BY_SSH = (Sign("unable to reliably start one or more daemons"), Sign("ssh exited with exit code 255"))
 """Messages of mpirun and pdsh if ssh cannot reach a host of the job."""
 SIGNS = (_UNRESOLVED, _NOT_REACHED, _ETCDS, _PYTHONS, _SSHS, *_STARTED_BY_SSH)
@@ -79,35 +70,27 @@ def match_launch(attempt: Evidence) -> Finding | None:
     if attempt.started:
         return None
     ssh = in_whole_log(attempt, (_SSHS,)) if in_whole_log(attempt, _STARTED_BY_SSH) is not None else None
-    if ssh is not None and ssh.quote is not None:
-        return Finding(RULE, None, _cause("the launcher", ssh), (ssh.quote,), _advice(ssh["host"]))
+    if ssh is not None:
+        return ssh.finding(RULE, TORCHS_AGENT, _cause("the launcher", ssh), _advice(ssh["host"]))
     hit = in_whole_log(attempt, (_NOT_REACHED,))
-    return _finding(hit, attempt.agent.log, None) if hit is not None else None
+    return _finding(hit, attempt.agent.log, TORCHS_AGENT) if hit is not None else None
 
 
-def _finding(hit: Hit, log: LogText, death: Death | None) -> Finding | None:
-    unresolved = _unresolved(log, hit["host"])
-    if unresolved is None:
+def _finding(hit: Hit, log: LogText, death: Death) -> Finding | None:
+    said = _unresolved(log, hit["host"])
+    if said is None:
         return None
-    quote, said = unresolved
-    who = "torch's agent" if death is None else death.who
-    quotes = (quote, *([hit.quote] if hit.quote else ()))
-    rank = None if death is None else death.rank
-    exception = None if death is None else death.exception
-    return Finding(RULE, rank, _cause(who, said), quotes, _advice(hit["host"]), exception=exception)
+    return said.finding(RULE, death, _cause(death.who, said), _advice(hit["host"]), also=quotes(hit))
 
 
-def _unresolved(log: LogText, host: str | None) -> tuple[Quote, Hit] | None:
+def _unresolved(log: LogText, host: str | None) -> Hit | None:
     """Return the failed lookup of this host, unless a later line tried an address of it, so the name does resolve."""
-    found: tuple[Quote, Hit] | None = None
-    for index, line in enumerate(log.lines):
-        match = _UNRESOLVED.search(line)
-        if match is not None and match["host"] == host:
-            quote = log.quote(index)
-            found = quote, Hit(_UNRESOLVED, match, quote, None, "certain")
-        elif "client socket has failed to connect to [" in line and f"]:{found[1]['port'] if found else ''}" in line:
-            found = None
-    return found
+    found = next((hit for hit in reversed(every(log, _UNRESOLVED)) if hit["host"] == host), None)
+    if found is None:
+        return None
+    tried = f"]:{found['port']}"
+    later = (line for line in log.lines[found.index + 1 :] if "client socket has failed to connect to [" in line)
+    return None if any(tried in line for line in later) else found
 
 
 def _cause(who: str, hit: Hit) -> str:

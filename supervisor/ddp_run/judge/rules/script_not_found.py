@@ -19,75 +19,76 @@ import re
 import shlex
 
 from ddp_run.evidence.exception_chain import tells_of_a_program
-from ddp_run.evidence.model import Death, Evidence, Quote
-from ddp_run.judge.signs import Hit, Sign, anywhere, in_whole_log, said_last
+from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
+from ddp_run.judge.signs import Hit, Sign, anywhere, every, in_whole_log, like, meaning, said_last, survived
 from ddp_run.judge.start_text import NO_PROGRAM
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP102",
-    name="script-not-found",
-    title="Script or module not found",
-    area=Area.LAUNCH,
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the file will still be missing"),
-    since="0.1",
 )
-_FILE = Sign("can't open file '", r"can't open file '(?P<path>[^']*)': \[Errno 2\]")
+_SCRIPT = meaning(
+    like(r"can't open file '(?P<path>[^']*)': \[Errno 2\]"),
+    cause="script {path} not found",
+    advice=("ls -l {path}",),
+)
+_IN_CONTAINER = ("command -v {path}   # inside the container",)
+_NO_PROGRAM = meaning(  # Docker, Apptainer and other runtimes, about a container's program (Go, os/exec)
+    like(r"\"(?P<path>[^\"\n]{1,400})\": executable file not found in \$PATH"),
+    cause="program {path} not found in the container",
+    advice=_IN_CONTAINER,
+)
+_EXECVE = meaning(  # slurmstepd
+    like(r"error: execve\(\): (?P<path>[^\n]{1,1000}): (?:No such file or directory|not found)"),
+    cause="script {path} not found",
+    advice=("ls -l {path}",),
+)
+_TGIS = meaning(  # the launcher of text-generation-inference, about its own parts
+    like(r"(?P<path>text-generation-\w{1,20}) not found in PATH"),
+    cause="program {path} not found",
+    advice=_IN_CONTAINER,
+    likely=True,
+)
 _PYTHON = r"(?:^|[/ ])python[\d.]*: "
-_MODULE = (
-    Sign(
-        ": Error while finding module specification for '",
-        rf"{_PYTHON}Error while finding module specification for '(?P<module>[^']+)'",
-    ),
-    Sign(": No module named ", rf"{_PYTHON}No module named '?(?P<module>[\w.]+)"),
+_MODULE = meaning(
+    like(rf"{_PYTHON}Error while finding module specification for '(?P<module>[^']+)'"),
+    like(rf"{_PYTHON}No module named '?(?P<module>[\w.]+)"),
+    cause="module {module} not found",
+    advice=("python -c 'import importlib.util as u; print(u.find_spec(\"{module}\"))'   # None: not in this folder",),
 )
-_NOT_EXECUTABLE = Sign(
-    "FileNotFoundError: [Errno 2]", r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']*)'"
+_NOT_EXECUTABLE = meaning(
+    like(r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']*)'"),
+    cause="program {path} not found",
+    advice=("ls -l {path}",),
 )
 _STARTING = re.compile(r"torch/distributed/elastic/multiprocessing/")
 _FRAMES = 16
 """The lines between the agent's frame that starts a program and the exception."""
-_NO_PROGRAM = Sign(
-    "executable file not found in $PATH", r"\"(?P<path>[^\"\n]{1,400})\": executable file not found in \$PATH"
+SIGNS: tuple[Sign, ...] = (
+    *_SCRIPT,
+    *_MODULE,
+    *_NOT_EXECUTABLE,
+    *_NO_PROGRAM,
+    *_EXECVE,
+    *_TGIS,
+    *NO_PROGRAM,
 )
-"""Messages of Docker, Apptainer and other runtimes about a container's program (Go, os/exec)."""
-_EXECVE = Sign("execve(): ", r"error: execve\(\): (?P<path>[^\n]{1,1000}): (?:No such file or directory|not found)")
-"""slurmstepd's."""
-_TGIS = (Sign(" not found in PATH", r"(?P<path>text-generation-\w{1,20}) not found in PATH"),)
-"""The launcher of text-generation-inference, about its own parts."""
-SIGNS: tuple[Sign, ...] = (_FILE, *_MODULE, _NOT_EXECUTABLE, _NO_PROGRAM, _EXECVE, *_TGIS, *NO_PROGRAM)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Printed by Python before a program begins."""
-    hit = anywhere(death.stderr, (_FILE,))
-    if hit is not None and hit.quote is not None:
-        return _no_file(death, hit.quote, hit["path"] or "")
-    hit = anywhere(death.stderr, (_NO_PROGRAM,))
-    if hit is not None and hit.quote is not None:
-        cause = f"program {hit['path']} not found in the container"
-        return Finding(RULE, death.rank, cause, (hit.quote,), (f"command -v {hit['path']}   # inside the container",))
-    hit = in_whole_log(attempt, (_EXECVE,)) if attempt.logs_only and death.exception is None else None
-    if hit is not None and hit.quote is not None:
-        return _no_file(death, hit.quote, hit["path"] or "")
-    hit = anywhere(death.stderr, _TGIS) if death.exception is None else None
-    if hit is not None and hit.quote is not None:
-        advice = (f"command -v {hit['path']}   # inside the container",)
-        return Finding(RULE, death.rank, f"program {hit['path']} not found", (hit.quote,), advice, "likely")
-    if death.exception is not None and not tells_of_a_program(death.exception):
+    hit = anywhere(death.stderr, _SCRIPT) or anywhere(death.stderr, _NO_PROGRAM)
+    if hit is not None and survived(death.stderr, hit):
+        return None  # one of several commands
+    if hit is None and death.exception is None:
+        hit = (in_whole_log(attempt, _EXECVE) if attempt.logs_only else None) or anywhere(death.stderr, _TGIS)
+    if hit is None and death.exception is not None and not tells_of_a_program(death.exception):
         return None  # Python was missing in a program started by another one
-    hit = anywhere(death.stderr, _MODULE)
-    if hit is None or hit.quote is None:
-        return _no_command(death, said_last(death, NO_PROGRAM))
-    module = hit["module"]
-    return Finding(
-        RULE,
-        death.rank,
-        f"module {module} not found",
-        (hit.quote,),
-        (f"python -c 'import importlib.util as u; print(u.find_spec(\"{module}\"))'   # None: not in this folder",),
-    )
+    hit = hit or anywhere(death.stderr, _MODULE)
+    return _no_command(death, said_last(death, NO_PROGRAM)) if hit is None else hit.finding(RULE, death)
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
@@ -95,11 +96,9 @@ def match_launch(attempt: Evidence) -> Finding | None:
     if attempt.started or attempt.deaths:
         return None
     lines = attempt.agent.log.lines
-    for index in range(len(lines) - 1, -1, -1):
-        hit = _NOT_EXECUTABLE.search(lines[index])
-        if hit is not None and any(_STARTING.search(line) for line in lines[max(0, index - _FRAMES) : index]):
-            cause = f"program {hit['path']} not found"
-            return Finding(RULE, None, cause, (attempt.agent.log.quote(index),), (f"ls -l {hit['path']}",))
+    for hit in reversed(every(attempt.agent.log, *_NOT_EXECUTABLE)):
+        if any(_STARTING.search(line) for line in lines[max(0, hit.index - _FRAMES) : hit.index]):
+            return hit.finding(RULE, TORCHS_AGENT)
     return None
 
 
@@ -112,7 +111,3 @@ def _no_command(death: Death, hit: Hit | None) -> Finding | None:
         f"command -v {shlex.quote(name)}   # in the job's own environment: modules, container, venv" if name else ""
     )
     return hit.finding(RULE, death, cause, (advice,) if advice else ())
-
-
-def _no_file(death: Death, quote: Quote, path: str) -> Finding:
-    return Finding(RULE, death.rank, f"script {path} not found", (quote,), (f"ls -l {path}",))

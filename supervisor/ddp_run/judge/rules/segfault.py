@@ -18,17 +18,14 @@ import signal
 from ddp_run.evidence.crash_text import crash_of
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.advice import by_core, by_phase
-from ddp_run.judge.signs import Sign, anywhere
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Sign, anywhere, like
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP610",
-    name="segfault",
-    title="Segmentation fault (SIGSEGV)",
-    area=Area.USER_CODE,
     layer=Layer.ENDED,
     retry=Retry(helps=False, reason="native code usually crashes again on the same input"),
-    since="0.1",
     unlike="loading",
     end="crashed",
 )
@@ -41,8 +38,8 @@ _CAUGHT = (
     Sign("*** SIGSEGV received at time="),  # absl's failure handler, which Ray installs
 )
 _KERNELS = (
-    Sign("segfault at ", r"\w\[\d{1,9}\]: segfault at [0-9a-f]{1,16} ip "),
-    Sign("general protection", r"traps: [^\n]{1,40}\[\d{1,9}\] general protection"),
+    like(r"\w\[\d{1,9}\]: segfault at [0-9a-f]{1,16} ip "),
+    like(r"traps: [^\n]{1,40}\[\d{1,9}\] general protection"),
 )
 """For a log that shows nothing else."""
 SIGNS: tuple[Sign, ...] = (_FATAL, *_CAUGHT, *_KERNELS)

@@ -26,72 +26,74 @@ import signal
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu
-from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words, quotes
-from ddp_run.judge.verdict import Area, Confidence, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import DATA_WORKER, Hit, Sign, anywhere, in_exception, in_last_words, like, meaning, quotes
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP403",
-    name="shm-exhausted",
-    title="Shared memory (/dev/shm) exhausted",
-    area=Area.MEMORY,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the shared memory will still be too small"),
-    since="0.1",
 )
 _SHM = "/dev/shm"  # noqa: S108
-_WORKER = Sign(
-    "is killed by signal: Bus error",
-    r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) is killed by signal: Bus error",
-)
-_SIGNALLED = Sign(
-    "is killed by signal: ",
-    r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) is killed by signal: (?P<signal>[\w ]+)",
-)
-_LEFT = Sign("exited unexpectedly", r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) exited unexpectedly")
-_HANDLER = Sign("Unexpected bus error encountered in worker")
+_NONE_LEFT = "{who} had no shared memory left for "
+_THERE = f"{_NONE_LEFT}{_SHM}/{{file}}"
+_BUS_ERROR = "{who} lost a DataLoader worker{ (pid {pids})} to a bus error: /dev/shm is too small"
+_WORKER = like(rf"{DATA_WORKER} is killed by signal: Bus error", cause=_BUS_ERROR, likely=True)
+_SIGNALLED = like(rf"{DATA_WORKER} is killed by signal: (?P<signal>[\w ]+)")
+_LEFT = Sign("exited unexpectedly", rf"{DATA_WORKER} exited unexpectedly")
+_HANDLER = Sign("Unexpected bus error encountered in worker", cause=_BUS_ERROR, likely=True)
 _FULL = r"(?:No space left on device|Cannot allocate memory|Resource temporarily unavailable)"
-_TORCHS = (
-    Sign("unable to write to file </torch_", r"unable to write to file <(?P<file>/torch_\w+)>[^\n]*"),
-    Sign(
-        "unable to allocate shared memory(shm)",
-        rf"unable to allocate shared memory\(shm\) for file <(?P<file>[^>]{{1,300}})>: {_FULL}",
-    ),
-    Sign("unable to resize file </torch_", r"unable to resize file <(?P<file>/torch_\w+)>[^\n]*"),
-    Sign("bytes from file </torch_", rf"unable to mmap \d+ bytes from file <(?P<file>/torch_\w+)>: {_FULL}"),
+_TORCHS = meaning(
+    like(r"unable to write to file </?(?P<file>torch_\w+)>[^\n]*"),
+    like(rf"unable to allocate shared memory\(shm\) for file </?(?P<file>[^>]{{1,300}})>: {_FULL}"),
+    like(r"unable to resize file </?(?P<file>torch_\w+)>[^\n]*"),
+    like(rf"unable to mmap \d+ bytes from file </?(?P<file>torch_\w+)>: {_FULL}"),
+    cause=_THERE,
 )
 _FILES = (
-    Sign("No space left on device: '/dev/shm", r"No space left on device: '(?P<file>/dev/shm[^']*)'"),
-    Sign("No space left on device: '/psm_", r"No space left on device: '(?P<file>/psm_\w+)'"),
+    like(r"No space left on device: '/dev/shm/?(?P<file>[^']*)'", cause=_THERE),
+    like(r"No space left on device: '/(?P<file>psm_\w+)'", cause=_THERE),
 )
-_NCCLS = (
-    Sign(
-        "shared memory segment /dev/shm/nccl-",
+_NCCLS = meaning(
+    like(
         r"Error while creating shared memory segment (?P<file>/dev/shm/nccl-\w+) \(size (?P<size>\d+)\)"
-        r"(?!.*(?:Permission denied|No such file))",
+        r"(?!.*(?:Permission denied|No such file))"
     ),
-    Sign("to extend /dev/shm/nccl-", r"failed to extend (?P<file>/dev/shm/nccl-\w+) to (?P<size>\d+) bytes"),
-    Sign("posix_fallocate failed : No space", r"Call to posix_fallocate failed : No space left on device"),
+    like(r"failed to extend (?P<file>/dev/shm/nccl-\w+) to (?P<size>\d+) bytes"),
+    Sign("Call to posix_fallocate failed : No space left on device", cause=f"{_NONE_LEFT}NCCL's segment"),
+    cause=f"{_NONE_LEFT}{{file}} of {{size}} bytes",
 )
-_SERVERS = (
-    Sign(
-        "Unable to initialize shared memory key ",  # Triton's Python backend
-        r"Unable to initialize shared memory key '(?P<file>[^'\n]{1,200})' to requested size \((?P<size>\d+)",
-    ),
+_SERVERS = meaning(
+    # Triton's Python backend
+    like(r"Unable to initialize shared memory key '(?P<file>[^'\n]{1,200})' to requested size \((?P<size>\d+)"),
     Sign(
         "Failed to increase the shared memory pool size for key",
         r"shared memory pool size for key '(?P<file>[^'\n]{1,200})' to (?P<size>\d+) bytes",
     ),
-    Sign(  # Open MPI
-        "It appears as if there is not enough space for ", r"not enough space for (?P<file>/dev/shm/\S{1,200})"
+    Sign(
+        "It appears as if there is not enough space for ",  # Open MPI
+        r"not enough space for (?P<file>/dev/shm/\S{1,200})",
+        cause=f"{_NONE_LEFT}{{file}}",
     ),
-    Sign("Please check that /dev/shm", r"Not enough memory to write total of (?P<size>\d+) bytes"),  # UCX
+    Sign(
+        "Please check that /dev/shm",
+        r"Not enough memory to write total of (?P<size>\d+) bytes",
+        cause=f"{_NONE_LEFT}UCX of {{size}} bytes",
+    ),
+    cause=f"{_NONE_LEFT}{{file}} of {{size}} bytes",
 )
-_SPACE = Sign("No space left on device", types=frozenset({"OSError"}))
+_SPACE = Sign("No space left on device", types=("OSError",), cause=f"{_NONE_LEFT}a lock of Python's multiprocessing")
 _SHARED = re.compile(r"/multiprocessing/(?:synchronize|shared_memory|heap|context)\.py")
-_EVICTED = Sign("exceeds the limit", r"Usage of EmptyDir volume \"(?P<file>\w{0,40}shm\w{0,40})\" exceeds the limit")
+_EVICTED = Sign(
+    "exceeds the limit",
+    r"Usage of EmptyDir volume \"(?P<file>\w{0,40}shm\w{0,40})\" exceeds the limit",
+    cause=f"{_NONE_LEFT}{{file}}",
+)
 """From kubelet: the volume mounted as /dev/shm."""
 _OWN = (*_TORCHS, *_FILES, *_NCCLS, *_SERVERS, _WORKER, _HANDLER, _EVICTED)
 SIGNS = (*_OWN, _SIGNALLED, _LEFT, _SPACE)
+_WITHOUT_WORKERS = "DataLoader(…, num_workers=0)   # to confirm: without workers nothing goes through /dev/shm"
 _ON_A_FULL_SHM = (
     "df -h /dev/shm; ls -la /dev/shm   # in the job's container; files of killed jobs remain there",
     "docker run --shm-size=16g …   # or --ipc=host; Kubernetes: emptyDir {medium: Memory} on /dev/shm",
@@ -105,10 +107,10 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         hit = _workers_bus_error(death) or _bus_error(death)
     if hit is None:
         return _bus_error_without_a_word(death, attempt)
-    clear = anywhere(death.stderr, (*_TORCHS, *_FILES, *_NCCLS)) if hit.sign in (_WORKER, _HANDLER) else None
-    sure: Confidence = "likely" if hit.sign in (_WORKER, _HANDLER) and clear is None else hit.confidence
-    also = quotes(clear)
-    return hit.finding(RULE, death, _cause(hit, death), _advice(hit), confidence=sure, also=also)
+    clear = anywhere(death.stderr, (*_TORCHS, *_FILES, *_NCCLS)) if hit.sign.likely else None
+    sure: Confidence | None = hit.confidence if clear is not None else None
+    advice = _ON_A_FULL_SHM if hit.sign in (*_NCCLS, *_SERVERS) else (*_ON_A_FULL_SHM, _WITHOUT_WORKERS)
+    return hit.finding(RULE, death, advice=advice, confidence=sure, also=quotes(clear))
 
 
 def _workers_bus_error(death: Death) -> Hit | None:
@@ -119,9 +121,9 @@ def _workers_bus_error(death: Death) -> Hit | None:
     left = in_exception(death, (_LEFT,))
     if left is None:
         return None
-    pids = (left["pid"] or "").split(", ")
+    pids = (left["pids"] or "").split(", ")
     named = in_last_words(death, (_SIGNALLED,))
-    if named is not None and any(pid in pids for pid in (named["pid"] or "").split(", ")):
+    if named is not None and any(pid in pids for pid in (named["pids"] or "").split(", ")):
         return in_last_words(death, (_WORKER,)) if named["signal"] == "Bus error" else None
     return in_last_words(death, (_HANDLER,))
 
@@ -151,27 +153,3 @@ def _bus_error_without_a_word(death: Death, attempt: Evidence) -> Finding | None
     cause = f"{death.who} was killed by SIGBUS (bus error) while /dev/shm was full"
     free = Quote("statvfs", None, space.words)
     return Finding(RULE, death.rank, cause, (free,), _ON_A_FULL_SHM, "likely")
-
-
-def _cause(hit: Hit, death: Death) -> str:
-    if hit.sign is _WORKER:
-        return f"{death.who} lost a DataLoader worker (pid {hit['pid']}) to a bus error: /dev/shm is too small"
-    if hit.sign is _HANDLER:
-        return f"{death.who} lost a DataLoader worker to a bus error: /dev/shm is too small"
-    file = hit["file"] or _unnamed(hit)
-    file = f"{_SHM}{file}" if file.startswith(("/torch_", "/psm_")) else file
-    size = f" of {hit['size']} bytes" if hit["size"] else ""
-    return f"{death.who} had no shared memory left for {file}{size}"
-
-
-def _unnamed(hit: Hit) -> str:
-    if hit.sign in _SERVERS:
-        return "UCX"
-    return "a lock of Python's multiprocessing" if hit.sign is _SPACE else "NCCL's segment"
-
-
-def _advice(hit: Hit) -> tuple[str, ...]:
-    advice = list(_ON_A_FULL_SHM)
-    if hit.sign not in (*_NCCLS, *_SERVERS):
-        advice.append("DataLoader(…, num_workers=0)   # to confirm: without workers nothing goes through /dev/shm")
-    return tuple(advice)

@@ -22,16 +22,13 @@ from itertools import islice
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import VERY_LAST
 from ddp_run.judge.signs import Sign
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP209",
-    name="store-lost",
-    title="Connection to the rendezvous store lost",
-    area=Area.NETWORK,
     layer=Layer.FOLLOWED,
     retry=Retry(helps=True, reason="the log does not show why the store's process died; a retry may show it, or pass"),
-    since="0.1",
     wins_over=(("peer-died", "the peer that is gone is the one that held the store"),),
     unlike="together",
 )

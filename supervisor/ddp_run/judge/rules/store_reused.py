@@ -19,50 +19,36 @@ torch's `Waiting in store based barrier to initialize process group for rank: 0,
 from __future__ import annotations
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, ended_by
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Sign, ended_by, meaning
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP208",
-    name="store-reused",
-    title="More processes joined the store than the job has",
-    area=Area.NETWORK,
     layer=Layer.REFUSED,
     retry=Retry(helps=True, reason="with another port, or once the earlier job is gone, the job gets its own store"),
-    since="0.1",
 )
 _COUNTS = r"\(world_size=(?P<wanted>\d{1,9}), (?:num_workers_joined|worker_count)=(?P<joined>\d{1,9})\b"
-_TIMED_OUT = Sign(
-    "Timed out initializing process group in store based barrier",
-    rf"in store based barrier on rank:? ?\d+, for key: \S+ {_COUNTS}",
+SIGNS = meaning(
+    Sign(
+        "Timed out initializing process group in store based barrier",
+        rf"in store based barrier on rank:? ?\d+, for key: \S+ {_COUNTS}",
+    ),
+    Sign(
+        "Waiting in store based barrier to initialize process group",
+        rf"to initialize process group for (?:rank: ?\d+|\d+ seconds)[^(]{{0,120}}{_COUNTS}",
+    ),
+    cause="{who} waited for {wanted} processes at the store, but {joined} joined: another job or an earlier attempt "
+    "uses the same store",
+    advice=(
+        "ss -tlnp | grep :29500; pgrep -af python   # is an earlier job still using the same port?",
+        "ddp-run --standalone …   # its own port, on one node; otherwise another --master-port",
+    ),
 )
-_WAITING = Sign(
-    "Waiting in store based barrier to initialize process group",
-    rf"to initialize process group for (?:rank: ?\d+|\d+ seconds)[^(]{{0,120}}{_COUNTS}",
-)
-SIGNS = (_TIMED_OUT, _WAITING)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match torch's own count at the end of its wait, if above the world size."""
     hit = ended_by(death, SIGNS)
-    if hit is None or not _too_many(hit):
-        return None
-    return hit.finding(RULE, death, f"{death.who} waited for {_counted(hit)}", _ADVICE)
-
-
-def _too_many(hit: Hit) -> bool:
-    return int(hit["joined"] or 0) > int(hit["wanted"] or 0)
-
-
-def _counted(hit: Hit) -> str:
-    return (
-        f"{hit['wanted']} processes at the store, but {hit['joined']} joined: another job or an earlier attempt "
-        "uses the same store"
-    )
-
-
-_ADVICE = (
-    "ss -tlnp | grep :29500; pgrep -af python   # is an earlier job still using the same port?",
-    "ddp-run --standalone …   # its own port, on one node; otherwise another --master-port",
-)
+    too_many = hit is not None and int(hit["joined"] or 0) > int(hit["wanted"] or 0)
+    return hit.finding(RULE, death) if hit is not None and too_many else None

@@ -18,31 +18,28 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.exception_chain import statement
+from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
-from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_whole_log, said_last
+from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_whole_log, like, said_last
 from ddp_run.judge.start_text import SYNTAX
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
+from ddp_run.record.events import ExceptionInfo
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP101",
-    name="syntax-or-usage",
-    title="Syntax error, or invalid launcher options",
-    area=Area.LAUNCH,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the same text will fail to parse again"),
-    since="0.1",
 )
 _TYPES = frozenset({"SyntaxError", "IndentationError", "TabError"})
 _VARIABLE = re.compile(r"\$\{?(?P<name>\w+)")
 _PLACE = re.compile(r" \([^()]*, line \d+\)$")
-_RAISED = re.compile(r"\n\s{1,40}raise [^\n]{1,400}\n(?:[\s^~]{1,400}\n)?\w{1,20}Error\b[^\n]*\s*$")
-"""From a program: Pillow calls a damaged image a syntax error."""
 _GIVEN_TEXT = re.compile(
     r', line \d+, in [^\n]{1,400}\n(?:[^\n]{0,400}\n){1,3}\s{0,40}File "<[^">\n]{1,100}>", line \d+\n'
 )
 """A running program had Python parse a text (`eval`, `ast.literal_eval`): the text is data, and the script is fine."""
-_PYTHON_AS_SCRIPT = Sign("can't open file '", r"can't open file '(?:[^']*/)?(?P<word>python[\d.]*|\s*)'")
+_PYTHON_AS_SCRIPT = like(r"can't open file '(?:[^']*/)?(?P<word>python[\d.]*|\s*)'")
 _PARSE = tuple(Sign(name, types=frozenset({name})) for name in sorted(_TYPES))
 _REFUSED = tuple(
     Sign(f"{name}: error: ", rf"(?:^|[/\s]){re.escape(name)}: error: (?P<what>.+)")
@@ -61,19 +58,13 @@ _BAD_VALUE = tuple(
     )
 )
 _CONDA = (
-    Sign("Run 'conda init' before", r"(?P<what>Run 'conda init' before 'conda activate')"),
-    Sign(
-        "Your shell has not been properly",
-        r"(?P<what>Your shell has not been properly configured to use '\w{1,40} activate')",
-    ),
+    like(r"(?P<what>Run 'conda init' before 'conda activate')"),
+    like(r"(?P<what>Your shell has not been properly configured to use '\w{1,40} activate')"),
 )
 """From conda and mamba, whose errors look like exceptions."""
 _MPIRUNS = (
-    Sign(
-        "There are not enough slots available in the system",
-        r"(?P<what>There are not enough slots available in the system to satisfy the \d{1,9})",
-    ),
-    Sign("has detected an attempt to run as root", r"(?P<what>\w{1,20} has detected an attempt to run as root)"),
+    like(r"(?P<what>There are not enough slots available in the system to satisfy the \d{1,9})"),
+    like(r"(?P<what>\w{1,20} has detected an attempt to run as root)"),
 )
 """Help texts of Open MPI and PRRTE."""
 SIGNS: tuple[Sign, ...] = (*_PARSE, _PYTHON_AS_SCRIPT, *_REFUSED, *_BAD_VALUE, *SYNTAX, *_CONDA, *_MPIRUNS)
@@ -82,8 +73,7 @@ SIGNS: tuple[Sign, ...] = (*_PARSE, _PYTHON_AS_SCRIPT, *_REFUSED, *_BAD_VALUE, *
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a rank whose script does not compile, or whose script is the word `python`."""
     raised = death.exception
-    of_script = raised is not None and not (_RAISED.search(raised.traceback) or _GIVEN_TEXT.search(raised.traceback))
-    if raised is not None and raised.type in _TYPES and of_script:
+    if raised is not None and raised.type in _TYPES and not _is_of_a_text(raised):
         quote = line_of(death.stderr, raised)
         place = f"{raised.file}:{raised.line}" if raised.file else "the script"
         return Finding(
@@ -104,6 +94,11 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     return Finding(RULE, death.rank, said, (hit.quote,), ("name the script itself: ddp-run [OPTIONS] train.py [ARGS]",))
 
 
+def _is_of_a_text(raised: ExceptionInfo) -> bool:
+    """Whether a running program rejects a text, or raised it itself: Pillow calls a damaged image a syntax error."""
+    return statement(raised).startswith("raise ") or _GIVEN_TEXT.search(raised.traceback) is not None
+
+
 def match_launch(attempt: Evidence) -> Finding | None:
     """Match options that torch's launcher rejected, or two nodes with the same rank."""
     taken = attempt.rank_taken
@@ -111,13 +106,13 @@ def match_launch(attempt: Evidence) -> Finding | None:
         numbers = f"ddp-run --node-rank=1 …   # each of the {attempt.nodes} nodes has its own number, from 0"
         return Finding(RULE, None, taken.said, (), (numbers,), retry=_SAME_RANKS)
     mpirun = in_whole_log(attempt, _MPIRUNS)
-    if mpirun is not None and mpirun.quote is not None and not attempt.started:
-        return Finding(RULE, None, f"mpirun did not start the job: {mpirun['what']}", (mpirun.quote,), _FOR_MPIRUN)
+    if mpirun is not None and not attempt.started:
+        return mpirun.finding(RULE, TORCHS_AGENT, f"mpirun did not start the job: {mpirun['what']}", _FOR_MPIRUN)
     hit = in_whole_log(attempt, _REFUSED) or in_whole_log(attempt, _BAD_VALUE)
-    if hit is None or hit.quote is None or attempt.started:
+    if hit is None or attempt.started:
         return None
     cause = f"torch's launcher rejected its options: {(hit['what'] or '').strip()[:160]}"
-    return Finding(RULE, None, cause, (hit.quote,), _advice(hit))
+    return hit.finding(RULE, TORCHS_AGENT, cause, _advice(hit))
 
 
 def _advice(hit: Hit) -> tuple[str, ...]:

@@ -21,16 +21,13 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.judge.printed_text import could_not_print
 from ddp_run.judge.signs import Sign, in_whole_log, quotes
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP908",
-    name="terminal-closed",
-    title="Terminal closed (SIGHUP)",
-    area=Area.HOST,
     layer=Layer.ENDED,
     retry=Retry(helps=True, reason="the job itself did not fail: its terminal went away"),
-    since="0.1",
 )
 SIGNS = (
     Sign("got signal: 1", r"SignalException: Process \d+ got signal: 1\b"),

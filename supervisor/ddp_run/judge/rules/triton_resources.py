@@ -16,45 +16,35 @@ Reducing block sizes or num_stages may help.`; from Inductor `No valid triton co
 
 from __future__ import annotations
 
-from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import ended_by_gpu
-from ddp_run.judge.signs import Sign
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.signs import Sign, like, matcher, meaning
+from ddp_run.judge.verdict import Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP313",
-    name="triton-resources",
-    title="Triton kernel exceeds the GPU's resources",
-    area=Area.DEVICE,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the kernel will still need more than the GPU has"),
-    since="0.1",
 )
-_NUMBERS = Sign(
-    "out of resource: ",
-    r"out of resource: (?P<what>[\w ]+?),? Required: ?(?P<required>\d+),? Hardware limit: ?(?P<limit>\d+)"
-    r"|out of resource: (?P<other>[\w ]+)",
+_NUMBERS = r",? Required: ?(?P<required>\d+),? Hardware limit: ?(?P<limit>\d+)"
+SIGNS = meaning(
+    like(
+        rf"out of resource: (?P<what>(?:(?!memory)[\w ])+?){_NUMBERS}",
+        cause="{who} has a Triton kernel that needs {required} of {what}, more than the GPU's {limit}{where}",
+    ),
+    like(
+        rf"out of resource: (?P<what>[\w ]+?){_NUMBERS}",
+        cause="{who} has a Triton kernel that needs {required} bytes of {what}, more than the GPU's {limit}{where}",
+    ),
+    like(
+        r"out of resource: (?P<what>[\w ]+)",
+        cause="{who} has a Triton kernel that needs more {what} than the GPU has{where}",
+    ),
+    Sign("OutOfResources", types=("OutOfResources",)),
+    cause="{who} has a Triton kernel that needs more resources than the GPU has{where}",
+    advice=(
+        "lower num_stages or the block sizes of this kernel (num_stages=1 needs the least shared memory)",
+        "TORCH_COMPILE_DISABLE=1 ddp-run …   # to confirm, if torch.compile generated the kernel",
+    ),
 )
-SIGNS = (_NUMBERS, Sign("OutOfResources", types=frozenset({"OutOfResources"})))
-
-
-def match(death: Death, attempt: Evidence) -> Finding | None:
-    """Match Triton's own exception, or a compiler's that contains it."""
-    hit = ended_by_gpu(death, SIGNS)
-    if hit is None:
-        return None
-    what = (hit["what"] or hit["other"] or "resources").strip()
-    cause = f"{death.who} has a Triton kernel that needs more {what} than the GPU has"
-    if hit["required"]:
-        unit = " bytes" if "memory" in what else ""
-        cause = (
-            f"{death.who} has a Triton kernel that needs {hit['required']}{unit} of {what}, "
-            f"more than the GPU's {hit['limit']}"
-        )
-    return hit.finding(RULE, death, cause + death.where, _ADVICE)
-
-
-_ADVICE = (
-    "lower num_stages or the block sizes of this kernel (num_stages=1 needs the least shared memory)",
-    "TORCH_COMPILE_DISABLE=1 ddp-run …   # to confirm, if torch.compile generated the kernel",
-)
+match = matcher(RULE, SIGNS, ended_by_gpu)

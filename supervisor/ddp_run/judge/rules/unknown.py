@@ -19,17 +19,14 @@ import signal
 from ddp_run.evidence.crash_text import crash_of
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.judge.advice import by_core, by_phase
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.values.signals import in_words
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP000",
-    name="unknown",
-    title="Unknown cause",
-    area=Area.UNKNOWN,
     layer=Layer.UNEXPLAINED,
     retry=Retry(helps=True, reason="the cause is unknown: another attempt may show it, or pass"),
-    since="0.1",
 )
 _KILLED = (
     "dmesg -T | grep -i -E 'killed process|out of memory'   # processes killed by the kernel",

@@ -17,19 +17,16 @@ a warning.
 
 from __future__ import annotations
 
-from ddp_run.evidence.model import Evidence
+from ddp_run.evidence.model import TORCHS_AGENT, Evidence
 from ddp_run.judge.signs import Sign, anywhere
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record import file_names
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP105",
-    name="unlike-nodes",
-    title="Nodes differ in a way that breaks jobs",
-    area=Area.LAUNCH,
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the nodes will still differ"),
-    since="0.1",
 )
 _REFUSED = Sign(
     "(--preflight strict)", r"error\[DDP105\]: (?P<said>nodes differ in [^\n]{1,1000}? \(--preflight strict\))"
@@ -55,6 +52,4 @@ def match_launch(attempt: Evidence) -> Finding | None:
 
 def _in_text(attempt: Evidence) -> Finding | None:
     hit = anywhere(attempt.agent.log, SIGNS)
-    if hit is None or hit.quote is None:
-        return None
-    return Finding(RULE, None, hit["said"] or "", (hit.quote,), (_ALIKE,))
+    return None if hit is None else hit.finding(RULE, TORCHS_AGENT, hit["said"], (_ALIKE,))

@@ -15,16 +15,13 @@ import signal
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.judge.signs import Sign, anywhere
-from ddp_run.judge.verdict import Area, Finding, Layer, Retry, Rule
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
+    *named(__name__, __doc__),
     code="DDP902",
-    name="user-interrupt",
-    title="Interrupted by the user (Ctrl-C)",
-    area=Area.HOST,
     layer=Layer.ENDED,
     retry=Retry(helps=False, reason="the user stopped it"),
-    since="0.1",
     wins_over=(("process-group-misuse", "the clean-up after Ctrl-C finds its process group gone"),),
     end="told",
 )
@@ -38,7 +35,7 @@ _HANDLED = Sign(
 """Messages of trainers that caught the interrupt."""
 _OF_SRUN = Sign("srun: sending Ctrl-C to ")
 _TOLD = (_SHUTTING_DOWN, _HANDLED, _OF_SRUN)
-SIGNS: tuple[Sign, ...] = (Sign("KeyboardInterrupt", types=frozenset({"KeyboardInterrupt"})), *_TOLD)
+SIGNS: tuple[Sign, ...] = (Sign("KeyboardInterrupt", types=("KeyboardInterrupt",)), *_TOLD)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
