@@ -2,9 +2,10 @@
 
 Only ddp-run holds the other end of this process's standard input. `q` on it is a regular end. End of file without `q`
 means that ddp-run was killed, or that something is left of a job that is over. Then SIGKILL goes to every process that
-was below ddp-run at the last look, and after that to every process with this run's id in its environment. (The agent,
-the ranks and their forked workers also have PDEATHSIG; programs that they started don't.) PIDS, joined by commas, were
-below ddp-run before the job and are left alone. The folders (ddp-run's socket, the ranks' boards) are then removed.
+was below ddp-run at the last look. After that it goes to every process with this run's id in its environment. (The
+agent, the ranks and their forked workers also have PDEATHSIG; programs that they started don't.) PIDS, joined by
+commas, were below ddp-run before the job and are left alone. The folders (ddp-run's socket, the ranks' boards) are then
+removed.
 
 `s` means that ddp-run was told to stop. If it can't, because it waits in the kernel (state D: its log folder's server
 doesn't answer, say), the keeper stops the job: SIGTERM, and SIGKILL after the grace period.

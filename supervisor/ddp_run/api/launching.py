@@ -27,10 +27,10 @@ def launch(
     environment and `cwd` the working directory, both the program's own by default. What ddp-run prints goes to
     `sys.stdout` and `sys.stderr` as they are at the call; standard input is empty.
 
-    A job that fails is a result like any other: see `Result.ok` and `Result.raise_for_failure`. Raises `LaunchRefused`,
-    with the text that the command prints, if nothing was started, and TypeError for arguments that can't be words and
-    for shortened option names. An exception that interrupts the wait (such as KeyboardInterrupt) stops the job first.
-    The job is also stopped when the program ends, for whatever reason.
+    A job that fails is a result like any other: see `Result.ok` and `Result.raise_for_failure`. If nothing was started,
+    raises `LaunchRefused` with the text that the command prints. Raises TypeError for arguments that can't be words,
+    and for shortened option names. An exception that interrupts the wait (such as KeyboardInterrupt) stops the job
+    first. The job is also stopped when the program ends, for whatever reason.
     """
     if reason := why_not_here(sys.platform):
         raise LaunchRefused(reason)

@@ -1,8 +1,8 @@
 """What /proc says about a process: whether it works, and what its main thread waits for in the kernel.
 
 Nothing here can wait for a file system or for the process itself. It reads links and tables of /proc, never a path they
-name, and no file that needs the lock of the process's memory (cmdline, environ, maps). `read_path` does need that lock,
-for the path that a system call was given; `ddp_run.observe.waited_paths` calls it in a separate process.
+name. It reads no file that needs the lock of the process's memory (cmdline, environ, maps). `read_path` does need that
+lock, for the path that a system call was given; `ddp_run.observe.waited_paths` calls it in a separate process.
 """
 
 from __future__ import annotations

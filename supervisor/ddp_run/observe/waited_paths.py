@@ -1,7 +1,7 @@
 """The path arguments of ranks' system calls, read from their memory, and the holders of lock files they wait for.
 
-A separate process (`ddp_run.values.helper_process`) does this: reading memory takes a lock that a rank may hold forever
-(for a mapped file on a dead mount), and a lock file may be on such a mount.
+A separate process (`ddp_run.values.helper_process`) does this. Reading memory takes a lock that a rank may hold
+forever, for a mapped file on a dead mount. A lock file may be on such a mount too.
 """
 
 from __future__ import annotations

@@ -267,9 +267,9 @@ class Outermost:
     """Tells a program's own optimizer steps from those that another optimizer makes within its step.
 
     ZeroRedundancyOptimizer does so, for example. Looking at the stack takes 2 to 4 µs, longer the deeper it is. So it
-    is done only for the first steps of a class, again for all classes when a new one comes, and always once a step was
-    seen within another. What stays: if an optimizer of a known class is later put into another one, its steps within
-    the first step of that one are counted too.
+    is done only for the first steps of a class, and again for all classes when a new one comes. Once a step was seen
+    within another, it is always done. What stays: an optimizer of a known class may later be put into another one. Its
+    steps within the first step of that one are counted too.
     """
 
     def __init__(self) -> None:

@@ -142,8 +142,8 @@ _LEAST: Mapping[str, int] = {
 def decode(line: str) -> Event | None:
     """Turn one line back into an event; None for a kind that this version doesn't know. Ignores newer fields.
 
-    Raises ValueError if the line isn't one of a journal (a full disk cut it, for example), or if a field is missing, of
-    another type, out of any range, or contradicts another field.
+    Raises ValueError if the line isn't one of a journal: a full disk cut it, for example. Also raises it if a field is
+    missing, of another type, out of any range, or contradicts another field.
     """
     try:
         recorded = json.loads(line)

@@ -1,7 +1,7 @@
 """The grammar of the command line: argparse's, over the installed torch's table of options. Pure.
 
-argparse itself reads the words, so abbreviations, clusters, `--`, the rest of the line and each Python version's
-habits are those of torchrun's parser. Here it converts no value, prints nothing and never exits.
+argparse itself reads the words. So abbreviations, clusters, `--`, the rest of the line and each Python version's habits
+are those of torchrun's parser. Here it converts no value, prints nothing and never exits.
 """
 
 from __future__ import annotations

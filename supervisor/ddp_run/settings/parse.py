@@ -136,10 +136,10 @@ class Reading:
         """Read NNODES and the like, if nothing stronger was given and they are about this job's rendezvous.
 
         Such names are exported for other purposes too. They win over a preset but are read after it, as it can show
-        that they belong to another job. A rendezvous that was chosen otherwise ignores them. One node needs no port,
-        so a broken MASTER_PORT is only a note there (Kubernetes gives every pod MASTER_PORT=tcp://… if a service is
-        called "master"). NNODES without a master doesn't start a job of several nodes: each of them would wait for
-        the others at its own address.
+        that they belong to another job. A rendezvous that was chosen otherwise ignores them. One node needs no port, so
+        a broken MASTER_PORT is only a note there. (Kubernetes gives every pod MASTER_PORT=tcp://… if a service is
+        called "master".) NNODES without a master doesn't start a job of several nodes: each of them would wait for the
+        others at its own address.
         """
         own_rendezvous = self._has_own_rendezvous()
         for row, raw in self._variables(ours=False):

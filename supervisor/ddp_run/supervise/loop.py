@@ -1,8 +1,8 @@
 """One loop, one thread: descriptors, signals and timers become values in the order in which the kernel saw them.
 
 It knows nothing about ranks. A signal arrives as its number on a descriptor; the handlers only note that it came, in
-case the descriptor is full. Descriptors come back in the order in which they became ready (epoll keeps its list so),
-which orders two deaths between two turns of the loop.
+case the descriptor is full. Descriptors come back in the order in which they became ready: epoll keeps its list so.
+That orders two deaths between two turns of the loop.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 What an attempt leaves to show is shown here too, since another attempt may follow.
 
-The user's own commands (--on-success or --on-failure, then --on-end) run one after another, after verdict.json and the
-verdict's block and before the last line. Whatever they do, the run's exit code doesn't change.
+The user's own commands run one after another: --on-success or --on-failure, then --on-end. That is after verdict.json
+and the verdict's block, and before the last line. Whatever they do, the run's exit code doesn't change.
 """
 
 from __future__ import annotations

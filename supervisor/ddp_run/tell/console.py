@@ -57,8 +57,8 @@ class _Source:
 class Console:
     """Shows what the ranks write, with ddp-run's own lines in between.
 
-    Every `now` is in seconds of a monotonic clock. After each call, wait until `deadline` (then `tick`), for the
-    `outlets` to be writable (then `tick`), and for input of the streams that they are `taking`.
+    Every `now` is in seconds of a monotonic clock. After each call, wait until `deadline` or until the `outlets` are
+    writable, then `tick`. Wait also for input of the streams that they are `taking`.
     """
 
     def __init__(

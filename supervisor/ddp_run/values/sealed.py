@@ -1,8 +1,8 @@
 """JSON messages with an HMAC (SHA-256), numbered, in one direction of one connection. Pure.
 
-A line is `MAC JSON`. Each connection has its own key, made from the job's key and a random text from each side, so that
-a message recorded on another connection, or in the other direction, is refused. Both sides also count the messages and
-never send the number, so that one recorded on the same connection is refused too.
+A line is `MAC JSON`. Each connection has its own key, made from the job's key and a random text from each side. So a
+message recorded on another connection, or in the other direction, is refused. Both sides also count the messages and
+never send the number. So one recorded on the same connection is refused too.
 """
 
 from __future__ import annotations

@@ -50,10 +50,10 @@ def width_of(fd: int) -> int | None:
 def variables_for_ranks(environ: Mapping[str, str], ranks: int) -> dict[str, str]:
     """Variables that tell a rank's libraries that the console shows their lines on a terminal, with `ranks` ranks here.
 
-    A rank's own stdout and stderr are files, where rich, and lightning's bars through it, draw live bars only with the
-    first two (rich 15, Console.is_terminal and is_interactive); what the user has set stays. The columns left beside
-    the prefix: rich and others read COLUMNS, tqdm COLUMNS and LINES, and tqdm from 4.68 on TQDM_NCOLS, since it asks
-    only the file otherwise. FORCE_COLOR isn't set: Python 3.13 would colour tracebacks, in the files too.
+    A rank's own stdout and stderr are files. There rich, and lightning's bars through it, draw live bars only with the
+    first two variables (rich 15, Console.is_terminal and is_interactive). What the user has set stays. The columns left
+    beside the prefix: rich and others read COLUMNS, tqdm COLUMNS and LINES. From 4.68 on tqdm reads TQDM_NCOLS, since
+    it asks only the file otherwise. FORCE_COLOR isn't set: Python 3.13 would colour tracebacks, in the files too.
     """
     if not (os.isatty(1) and os.isatty(2)) or environ.get("TERM", "dumb") in ("dumb", "unknown"):
         return {}

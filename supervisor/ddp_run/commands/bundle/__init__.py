@@ -50,8 +50,8 @@ def command(run: str | None, output: str | None, force: bool, max_size: int, as_
 
     RUN is a run's folder or name, a folder of runs, or a log of any launcher; without RUN, the folder where a launch
     from here puts its runs. From a folder of runs, it takes the newest that did not succeed, or else the newest. The
-    archive contains the verdict, the command, versions, the environment, all of the failing rank's log and the last 100
-    lines of the others. Secrets are removed from these copies; the run's own files stay as they are.
+    archive has the verdict, the command, versions and the environment. It has all of the failing rank's log and the
+    last 100 lines of the others. Secrets are removed from these copies; the run's own files stay as they are.
     """
     from ddp_run.commands.bundle.packing import Packing
     from ddp_run.commands.bundle.parts import asked

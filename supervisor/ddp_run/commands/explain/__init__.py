@@ -22,9 +22,9 @@ from ddp_run.values.terminal import colour, columns, width_of
 def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool, exit_code: bool) -> int:
     """Print the verdict of a finished run, or of any launcher's log.
 
-    PATH is a run's folder or name, the folders of a job's nodes, a folder of runs (the newest counts), log files of any
-    launcher, folders of log files, or - for standard input. Without PATH: standard input if it is a pipe or a file,
-    else the newest run where a launch from here puts its runs.
+    PATH is a run's folder or name, the folders of a job's nodes, or a folder of runs (the newest counts). It can also
+    be log files of any launcher, folders of log files, or - for standard input. Without PATH: standard input if it is a
+    pipe or a file, else the newest run where a launch from here puts its runs.
 
     The exit code is 0 if there is an answer, whatever it says, and 2 if nothing can be read. With --exit-code it is
     that of the run: 0 if it succeeded or the log shows no failure, 1 for a failure whose code is unknown.

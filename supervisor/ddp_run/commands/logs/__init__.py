@@ -46,9 +46,9 @@ def command(
     """Show or follow a run's rank output.
 
     RUN is a run's folder, or its name in the folder of runs; without RUN, the newest. Lines carry no times, so the logs
-    come one after the other, rank by rank, stdout before stderr, each below its file's name. With --follow, lines come
-    as the ranks write them. Everything goes to standard output. Whether a run on another host was killed can't be seen
-    from here: --follow reports that nothing is being written, and keeps following.
+    come one after the other: rank by rank, stdout before stderr. Each is below its file's name. With --follow, lines
+    come as the ranks write them. Everything goes to standard output. Whether a run on another host was killed can't be
+    seen from here: --follow reports that nothing is being written, and keeps following.
     """
     from ddp_run.commands.logs.shown import Shown, follow_run, show_run, why_none
     from ddp_run.plan.checks.log_folder import runs_folder

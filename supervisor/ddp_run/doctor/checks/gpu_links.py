@@ -1,7 +1,7 @@
 """How GPUs are connected with each other and with network adapters: the table of `nvidia-smi topo -m`. Pure.
 
 Links, from near to far (nvidia-smi's legend): NV# bonded NVLinks, PIX one PCIe bridge, PXB several, PHB a host bridge
-(the CPU), NODE between host bridges of one NUMA node, SYS between NUMA nodes.
+(the CPU). NODE goes between host bridges of one NUMA node, SYS between NUMA nodes.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ _RDMA = Path("/sys/class/infiniband")
 
 @check(Group.MEMORY, "limits of this shell")
 def limits(around: Surroundings) -> Iterator[Finding]:
-    """`ulimit -n` (warns below 4096), `ulimit -u` and the control group's `pids.max` (warns below 256 a rank),
-    `ulimit -v` (warns if limited), `ulimit -l` (warns if limited and there is InfiniBand)."""
+    """`ulimit -n` (warns below 4096); `ulimit -u` and the control group's `pids.max` (warns below 256 a rank);
+    `ulimit -v` (warns if limited); `ulimit -l` (warns if limited and there is InfiniBand)."""
     yield open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield tasks("processes (ulimit -u)", _soft(resource.RLIMIT_NPROC), 0, around.ranks, "ulimit -u unlimited")
     if (of_group := _pids()) is not None:

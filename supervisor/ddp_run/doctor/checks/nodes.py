@@ -96,8 +96,8 @@ class Odd:
 
 @check(Group.NODES, "pairs of nodes", of_ranks=True)
 def node_pairs(around: Surroundings) -> Iterator[Finding]:
-    """Latency and bandwidth of every pair of nodes, in rounds; with more than two nodes, warns of a node all of whose
-    pairs, or of a link that, has less than half the others' bandwidth or more than twice their latency."""
+    """Latency and bandwidth of every pair of nodes, in rounds. With more than two nodes, warns of a slow link, or of a
+    node all of whose links are slow: less than half the others' bandwidth, or more than twice their latency."""
     if around.options.max_nodes == 1 or around.options.node_rank != 0:
         return
     found, nodes = around.reports.one("pairs"), around.reports.one("nodes")

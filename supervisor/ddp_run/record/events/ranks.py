@@ -25,9 +25,9 @@ class UnusedParameters:
 class ExceptionInfo:
     """A Python exception as its own rank saw it, or as its printed traceback shows it.
 
-    `file`, `line` and `function` are those of the innermost frame of the user's own code (not in site-packages or the
-    standard library), else of the innermost frame; null if nothing shows them. `traceback` is printed without frames
-    of ddp-run.
+    `file`, `line` and `function` are those of the innermost frame of the user's own code: not site-packages, not the
+    standard library. Without such a frame, they are those of the innermost one; null if nothing shows them. `traceback`
+    is printed without frames of ddp-run.
 
     A program chooses the names, and a class may have any name: they become one line without control characters.
     """

@@ -1,9 +1,9 @@
 """Kubernetes: what a job's pods are given, and what that says about nodes. Pure.
 
-An Indexed Job sets JOB_COMPLETION_INDEX in each pod (kubernetes.io, "Indexed Job for Parallel Processing") and the
-pod's host name to `JOB-INDEX`, which resolves as `JOB-INDEX.SERVICE` if the job's pods have a headless service as
-their subdomain ("Job with Pod-to-Pod Communication"). Nothing tells a pod how many there are, or the service's name:
-users set NNODES and MASTER_ADDR. The pods of a JobSet are those of Indexed Jobs.
+An Indexed Job sets JOB_COMPLETION_INDEX in each pod (kubernetes.io, "Indexed Job for Parallel Processing"). It sets the
+pod's host name to `JOB-INDEX`. If the job's pods have a headless service as their subdomain, that resolves as
+`JOB-INDEX.SERVICE` ("Job with Pod-to-Pod Communication"). Nothing tells a pod how many there are, or the service's
+name: users set NNODES and MASTER_ADDR. The pods of a JobSet are those of Indexed Jobs.
 
 Kubeflow's operators set PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT, which torchrun reads itself.
 Older ones (training-operator, pkg/controller.v1/pytorch/envvar.go) set MASTER_ADDR, MASTER_PORT, WORLD_SIZE to the

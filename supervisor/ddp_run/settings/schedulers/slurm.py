@@ -1,7 +1,7 @@
 """SLURM: the nodes of a step in which srun starts ddp-run once on each (srun(1), OUTPUT ENVIRONMENT VARIABLES). Pure.
 
-Ignored: several tasks per node (a warning says so), the script of sbatch, which runs only on the first node, and
-heterogeneous jobs, whose parts have their own node lists.
+Ignored are several tasks per node (a warning says so), and the script of sbatch, which runs only on the first node. So
+are heterogeneous jobs, whose parts have their own node lists.
 """
 
 from __future__ import annotations
