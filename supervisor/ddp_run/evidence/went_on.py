@@ -67,6 +67,7 @@ _BAR = re.compile(r"\d%\|| (?:it|s)/(?:s|it)\b")
 _PICTURE = re.compile(r"\|[^|]*\|")
 _COUNT = re.compile(r"\d{1,12}/\d{1,12}")
 _DIGITS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+_ONE_DIGIT = str.maketrans("123456789", "000000000")
 _PROGRESS = 3
 """This many lines that differ in their numbers show progress; this many bars, too: the exit may redraw the last."""
 _KNOWN = 3
@@ -195,10 +196,13 @@ def _earliest(known: Sequence[tuple[int, int]]) -> list[tuple[int, tuple[int, ..
 
 def _by_form(lines: Sequence[str]) -> dict[str, list[int]]:
     """Return where the lines of each form are."""
-    found: dict[str, list[int]] = {}
+    alike: dict[str, list[int]] = {}
     for k, line in enumerate(lines):
-        found.setdefault(form_of(line), []).append(k)
-    return found
+        alike.setdefault(line.translate(_ONE_DIGIT), []).append(k)
+    found: dict[str, list[int]] = {}
+    for line, at in alike.items():
+        found.setdefault(form_of(line), []).extend(at)
+    return {form: sorted(at) for form, at in found.items()}
 
 
 def _bars(lines: Sequence[str], silent: Set[int]) -> list[int]:

@@ -36,9 +36,10 @@ _ACCOUNTED = re.compile(
 
 def until(spoken: SpokenText) -> int:
     """Return the index after the last line that says so; 0 if none does."""
-    accounted = [(index, found) for index, line in enumerate(spoken.lines) if (found := _ACCOUNTED.search(line))]
-    if accounted and all(found["state"] == "COMPLETED" for _, found in accounted):
-        return accounted[-1][0] + 1
+    if any("COMPLETED" in line for line in spoken.lines):
+        rows = [(index, row) for index, line in enumerate(spoken.lines) if (row := _ACCOUNTED.search(line))]
+        if rows and all(row["state"] == "COMPLETED" for _, row in rows):
+            return rows[-1][0] + 1
     passed = [index for index, line in enumerate(spoken.lines) if _TESTS in line and _PASSED.search(line)]
     return max([_restarted(spoken), _served(spoken), _ran_again(spoken), *(index + 1 for index in passed)])
 

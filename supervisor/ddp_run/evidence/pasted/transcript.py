@@ -209,8 +209,9 @@ def _told_elsewhere(spoken: SpokenText, known: set[Rank | None]) -> list[Death]:
                 stderr=spoken.said_by(each.rank),
             )
         )
-    over = max(got_over.running_at(spoken), got_over.until(spoken))
-    if not deaths and not known and ended and ended[-1].index >= over:
+    if deaths or known or not ended:
+        return deaths
+    if ended[-1].index >= max(got_over.running_at(spoken), got_over.until(spoken)):
         anybodys = spoken.text([index for index, each in enumerate(spoken.by) if not each.agent])
         deaths.append(Death(rank=None, code=ended[-1].code, stderr=anybodys))
     return deaths
