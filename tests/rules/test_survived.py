@@ -211,5 +211,5 @@ def test_of_several_commands_of_a_script_one_without_its_file_is_not_why_the_las
     missing = "python: can't open file '/home/me/prepare.py': [Errno 2] No such file or directory"
     frames = 'Traceback (most recent call last):\n  File "/home/me/fit.py", line 9, in <module>\n    main()\n'
     steps = "".join(f"{line}\n" for line in ITERATIONS)
-    assert explain(f"{missing}\n{steps}{frames}KeyError: 'x'\n{BOX}").cause == "python-exception"
-    assert explain(f"{missing}\n{BOX}").cause == "script-not-found"
+    assert explain(f"{missing}\n{steps}{frames}KeyError: 'x'\n{BOX.format(code=1)}").cause == "python-exception"
+    assert explain(f"{missing}\n{BOX.format(code=2)}").cause == "script-not-found"
