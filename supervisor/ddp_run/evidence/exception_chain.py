@@ -98,19 +98,17 @@ def dealt_with(link: ExceptionInfo, exception: ExceptionInfo) -> bool:
     expected = link is not exception and link.type.rpartition(".")[2] in _EXPECTED
     if not expected or not raised_by_handler(exception):
         return False
-    frames, source = _frames(exception.traceback)
-    raised_there = bool(frames) and frames[-1] in _frames(link.traceback)[0] and source.startswith("raise ")
+    frames, source = _frames(exception.traceback), statement(exception)
+    raised_there = bool(frames) and frames[-1] in _frames(link.traceback) and source.startswith("raise ")
     names = {name for name in _NAMES.findall(link.message) if not name.isalpha()}
     return bool(source) and not raised_there and not any(name in exception.message for name in names)
 
 
-def _frames(text: str) -> tuple[list[tuple[str, str | None]], str]:
-    """Return file and function of each frame of a traceback's last exception, and the source of the innermost."""
+def _frames(text: str) -> list[tuple[str, str | None]]:
+    """Return file and function of each frame of a traceback's last exception."""
     lines = text.splitlines()
     begin = max((index for index, line in enumerate(lines) if line.startswith(_PYTHONS_HEADER)), default=0)
-    found = [(index, frame) for index in range(begin, len(lines)) if (frame := FRAME.match(lines[index]))]
-    after = lines[found[-1][0] + 1] if found and found[-1][0] + 1 < len(lines) else ""
-    return [(frame["file"], frame["function"]) for _index, frame in found], after.strip() if after[:4] == "    " else ""
+    return [(frame["file"], frame["function"]) for line in lines[begin:] if (frame := FRAME.match(line))]
 
 
 def before_exit(text: str) -> ExceptionInfo | None:
@@ -150,7 +148,7 @@ def lost_its_parent(exception: ExceptionInfo) -> bool:
     """
     if exception.type.rpartition(".")[2] not in ("EOFError", "UnpicklingError"):
         return False
-    innermost = _frames(exception.traceback)[0][-1:]
+    innermost = _frames(exception.traceback)[-1:]
     return any(file.endswith("multiprocessing/spawn.py") and function == "_main" for file, function in innermost)
 
 

@@ -35,7 +35,7 @@ _BATCH = 8 << 20
 """Bytes of lines of new kinds, which grep gets together."""
 _KNOWN = 64 << 20
 """Bytes of lines whose kinds are remembered."""
-_ONE_DIGIT = bytes(ord("0") if chr(byte).isdigit() else byte for byte in range(128)) + bytes(range(128, 256))
+_ONE_DIGIT = bytes.maketrans(b"123456789", b"000000000")
 
 
 def search(

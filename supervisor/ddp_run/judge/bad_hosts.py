@@ -35,7 +35,7 @@ class HostRecord:
 
 def failure_of(verdict: Verdict, run_id: str, wall_s: float) -> HostFailure | None:
     """Return the record to keep for a run; None if its cause does not point to a host, or the host is unknown."""
-    rule = rule_named(verdict.cause) if verdict.cause is not None else None
+    rule = rule_named(verdict.cause)
     first = verdict.first_failure
     if rule is None or rule.host is None or first is None or not first.host:
         return None

@@ -16,7 +16,7 @@ _MOST = 2
 def noted(verdict: Verdict, events: Sequence[Event]) -> Verdict:
     """Add a note for each known difference between nodes that may explain the failure, never as more than a guess."""
     compared = next((event for event in reversed(events) if isinstance(event, NodesCompared)), None)
-    rule = rule_named(verdict.cause) if verdict.cause is not None else None
+    rule = rule_named(verdict.cause)
     if compared is None or rule is None or verdict.outcome not in ("failed", "hung"):
         return verdict
     found = [said for said in compared.breaking if _may_explain(said.partition(": ")[0], rule)]

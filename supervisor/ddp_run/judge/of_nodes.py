@@ -115,7 +115,7 @@ def _finished_early(told: Sequence[NodeReport]) -> NodeReport | None:
         return None
     seen = lost[0].verdict
     assert seen is not None
-    rule = rule_named(seen.cause or "") or NAMELESS
+    rule = rule_named(seen.cause) or NAMELESS
     evidence = seen.evidence if lost[0].here else tuple(_abroad(quote, lost[0]) for quote in seen.evidence)
     waiting = [Death(rank=each.rank) for report in lost if report.verdict for each in report.verdict.collateral]
     shown = Finding(rule, None, "", evidence)
@@ -134,7 +134,7 @@ def _lost_a_peer(report: NodeReport) -> bool:
 
 
 def _has_lost_a_peer(verdict: Verdict) -> bool:
-    rule = rule_named(verdict.cause or "")
+    rule = rule_named(verdict.cause)
     return rule is not None and rule.consequence and verdict.outcome == "failed"
 
 

@@ -22,7 +22,7 @@ from ddp_run.record.events import ExceptionInfo
 
 def as_sure_as_the_text(verdict: Verdict, logs: Sequence[Log]) -> Verdict:
     """Reduce certain to likely if the text shows another cause, or a process that went on after the line."""
-    rule = rule_named(verdict.cause) if verdict.cause is not None else None
+    rule = rule_named(verdict.cause)
     if verdict.confidence != "certain" or rule is None:
         return verdict
     first = verdict.first_failure

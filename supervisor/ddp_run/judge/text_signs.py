@@ -16,7 +16,7 @@ from ddp_run.evidence import childfailed
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
 from ddp_run.evidence.pasted import got_over, launcher_text, raised, torn_frames
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
-from ddp_run.evidence.went_on import WORKED, WentOn, form_of
+from ddp_run.evidence.went_on import WORKED, WentOn, form_of, kind_of
 from ddp_run.evidence.windows import AFTER, BEFORE, LAST_WORDS
 from ddp_run.judge import oom_text
 from ddp_run.judge.catalogue import catalogue, rule_named, sign_words
@@ -34,7 +34,6 @@ _ABORTS = re.compile(
     r"terminate called|Fatal Python error: (?!Seg)|double free|free\(\): |stack smashing|\*\*\* SIGABRT received at "
 )
 _KERNELS_CRASH = re.compile(r"\]: segfault at [0-9a-f]|traps: [^\n]{1,60} general protection")
-_ONE_DIGIT = str.maketrans("123456789", "000000000")
 _OF_RAYS_DRIVER = re.compile(r"ray\.exceptions\.\w{1,40}Error\b")
 _LATE = re.compile(r"100%\||\[repeated \d{1,6}x across cluster\]")
 """Printed by Ray for other processes after its driver failed: it collects their lines, and finished work."""
@@ -70,13 +69,13 @@ def _went_on(spoken: SpokenText, summaries: Set[int]) -> WentOn:
 
 def _present(lines: Sequence[str]) -> list[str]:
     """Return the words of rules' signs that the lines may contain. Of lines that differ in digits, one is looked at."""
-    text = "\n".join({line.translate(_ONE_DIGIT) for line in lines})
+    text = "\n".join({kind_of(line) for line in lines})
     return [word for word, form in _forms_of_words() if form in text]
 
 
 @cache
 def _forms_of_words() -> tuple[tuple[str, str], ...]:
-    return tuple((word, word.translate(_ONE_DIGIT)) for word in sign_words())
+    return tuple((word, kind_of(word)) for word in sign_words())
 
 
 # ------------------------------------------------------------------------------------------------- signs

@@ -7,9 +7,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ddp_run.values.terminal import ERASE
+
 _QUIET_S = 2
 """Seconds that a command may take without a word."""
-_ERASE = "\r\033[K"
 
 
 @contextmanager
@@ -33,10 +34,10 @@ def _show(step: str, finished: threading.Event) -> None:
     if finished.wait(_QUIET_S):
         return
     while True:
-        sys.stderr.write(f"{_ERASE}{step}, {seconds} s")
+        sys.stderr.write(f"{ERASE}{step}, {seconds} s")
         sys.stderr.flush()
         if finished.wait(1):
             break
         seconds += 1
-    sys.stderr.write(_ERASE)
+    sys.stderr.write(ERASE)
     sys.stderr.flush()

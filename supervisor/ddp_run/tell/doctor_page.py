@@ -12,9 +12,8 @@ from ddp_run.tell import doctor_table
 from ddp_run.tell.doctor_table import Row
 from ddp_run.values.finding import Finding
 from ddp_run.values.lines import neutral_text
-from ddp_run.values.terminal import colour, columns
+from ddp_run.values.terminal import ERASE, colour, columns
 
-_ERASE = "\r\033[K"
 _LONG_S = 10.0
 """After this long without a line, a log gets one that says what's going on."""
 
@@ -59,7 +58,7 @@ class Page:
         """Show what's going on: in place of the last step on a terminal; in a log only if it takes long."""
         if sys.stderr.isatty():
             if step != self._step:
-                sys.stderr.write(f"{_ERASE}{neutral_text(step)[: self._width - 4]} ...")
+                sys.stderr.write(f"{ERASE}{neutral_text(step)[: self._width - 4]} ...")
                 sys.stderr.flush()
                 self._step = step
         elif time.monotonic() - self._shown_at > _LONG_S:
@@ -68,7 +67,7 @@ class Page:
     def _erase_step(self) -> None:
         self._shown_at = time.monotonic()
         if self._step:
-            sys.stderr.write(_ERASE)
+            sys.stderr.write(ERASE)
             sys.stderr.flush()
             self._step = ""
 

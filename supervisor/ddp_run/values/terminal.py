@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import IO
 
 _LEAST_COLUMNS = 40
+ERASE = "\r\033[K"
+"""Puts the cursor at the start of an empty line, in place of what the line showed."""
 
 
 def open_what_is_closed() -> None:

@@ -32,7 +32,7 @@ RULE = Rule(
     unlike="loading",
 )
 FRAMES = re.compile(r"/torch/nn/modules/module\.py load_state_dict")
-SYMPTOMS = (Sign("size mismatch for ", r"(?m)^\s{0,20}size mismatch for [\w.]{1,400}: copying a param"),)
+SYMPTOMS = (like(r"(?m)^\s{0,20}size mismatch for [\w.]{1,400}: copying a param"),)
 _LIBRARIES = frozenset(
     {"AssertionError", "CheckpointingException", "Exception", "NotFoundError", "RuntimeError", "ValueError"}
 )

@@ -39,8 +39,8 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the same data will fail the same check again"),
 )
 SYMPTOMS = (
-    Sign("], thread: [", r"[\w./\-]{1,400}\.(?:cuh?|hip):\d{1,6}: [^\n]{0,600}?block: \[[\d, ]{1,60}\], ?thread: \["),
-    Sign(": Assertion `", r"[\w./\-]{1,400}\.(?:cuh?|hip):\d{1,6}: [^\n]{0,600}?: Assertion `[^\n]{1,300}' failed"),
+    like(r"[\w./\-]{1,400}\.(?:cuh?|hip):\d{1,6}: [^\n]{0,600}?block: \[[\d, ]{1,60}\], ?thread: \["),
+    like(r"[\w./\-]{1,400}\.(?:cuh?|hip):\d{1,6}: [^\n]{0,600}?: Assertion `[^\n]{1,300}' failed"),
 )
 _KERNELS = (
     r"(?<![\w./\-+])(?P<file>[\w./\-+]+):(?P<line>\d+): (?P<kernel>[^\n]{0,600}?)"

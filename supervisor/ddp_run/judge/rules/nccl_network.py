@@ -34,7 +34,7 @@ RULE = Rule(
     unlike="together",
     backend="init",
 )
-SYMPTOMS = (Sign("ibv_", r"\bibv_\w{1,40} failed\b"),)
+SYMPTOMS = (like(r"\bibv_\w{1,40} failed\b"),)
 _ALONE = meaning(
     like(  # NCCL's src/proxy.cc: the thread that connects to other hosts failed
         r"NCCL WARN \[Proxy Service \d{1,9}\] (?P<said>Failed to execute operation Connect from rank \d{1,9})",

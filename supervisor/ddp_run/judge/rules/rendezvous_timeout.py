@@ -33,8 +33,7 @@ RULE = Rule(
 )
 FRAMES = re.compile(r"/torch/distributed/rendezvous\.py|/distributed_c10d\.py _store_based_barrier")
 SYMPTOMS = (
-    Sign(
-        "in store based barrier",
+    like(
         r"Waiting in store based barrier to [^\n]{0,200}\(world_size=\d{1,7}, \w{1,20}=\d{1,7}, ",
     ),
 )
