@@ -236,7 +236,10 @@ def test_the_console_shows_ranks_that_failed(ddp: Launcher) -> None:
 
 
 def test_an_elastic_job_takes_in_a_second_node(ddp: Launcher) -> None:
-    """Its first ranks are ended and started again by the agents: that is no failure."""
+    """Its first ranks are ended and started again by the agents: that is no failure.
+
+    A node that waits asks once a second whether it may join. So the first may come together without it once more.
+    """
     program = ddp.script(
         "import os, time\nprint('world', os.environ['WORLD_SIZE'], flush=True)\n"
         "while os.environ['WORLD_SIZE'] == '1': time.sleep(1)"
@@ -253,4 +256,5 @@ def test_an_elastic_job_takes_in_a_second_node(ddp: Launcher) -> None:
         node.assert_nothing_left()
     assert first.folder is not None
     texts = [path.read_text() for path in sorted(first.folder.glob("attempt_0/**/stdout.log"))]
-    assert sorted(texts) == ["world 1\n", "world 2\n"]
+    assert sorted(set(texts)) == ["world 1\n", "world 2\n"]
+    assert texts.count("world 2\n") == 1
