@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from ddp_run.evidence.model import SummaryEntry
+from ddp_run.evidence.model import LogText, SummaryEntry
 from ddp_run.record.events import LocalRank, Rank
 
 _ROOT = re.compile(r"\bRoot Cause(?: \(first observed failure\))?:\s*$")
@@ -200,6 +200,12 @@ def stop_signal(text: str) -> int | None:
         return None
     said = hit[1] or hit[2] or hit[3]
     return int(said) if said.isdigit() else int(getattr(signal, said, signal.SIGTERM))
+
+
+def stopped_on(log: LogText) -> int:
+    """Return the number of the line that says so; 0 if none does."""
+    said = (k for k, line in enumerate(log.lines) if "ignal" in line and _STOPPED.search(line))
+    return next((log.number(k) or 0 for k in said), 0)
 
 
 def signals_sent(lines: Iterable[str]) -> dict[int, tuple[int, ...]]:

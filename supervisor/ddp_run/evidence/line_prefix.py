@@ -47,10 +47,12 @@ class Prefix:
             end = number.end() + len(part)
         return line[end:]
 
-    def in_group(self, line: str) -> bool:
-        """Whether the line belongs to an exception group, drawn with `|` and `+`."""
-        rest = self.group.strip(line) if self.group is not None else None
-        return rest is not None and _GROUP_ROW.match(rest) is not None
+    def of_member(self, line: str) -> str | None:
+        """Return a line of an exception group, drawn with `|` and `+`; in other tracebacks, what `strip` does."""
+        if self.group is None:
+            return self.strip(line)
+        rest = self.group.strip(line)
+        return rest if rest is not None and _GROUP_ROW.match(rest) is not None else None
 
 
 def _parts(prefix: str) -> tuple[str, ...]:

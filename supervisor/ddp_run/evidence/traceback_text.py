@@ -162,11 +162,13 @@ def _traceback(lines: Sequence[str], start: int, header: re.Match[str]) -> Print
     if said is None or not frames:
         return None
     message, end = _message(lines, index, prefix, said["message"])
+    own = end
     if header["group"]:
         end = _end_of_group(lines, end, prefix)
     worker, end = _worker_frames(lines, index, end, prefix)
     frame = _user_frame(worker or frames)
-    text = [stripped for line in lines[start:end] if (stripped := prefix.strip(line)) is not None]
+    text = [stripped for line in lines[start:own] if (stripped := prefix.strip(line)) is not None]
+    text += [member for line in lines[own:end] if (member := prefix.of_member(line)) is not None]
     before = lines[max(0, start - 2) : start + 1]
     ignored = any(map(says_ignored, before))
     final = not ignored and not any(_IN_THREAD.search(line) for line in before)
@@ -305,7 +307,7 @@ def _worker_frames(lines: Sequence[str], index: int, end: int, prefix: Prefix) -
 
 
 def _end_of_group(lines: Sequence[str], index: int, prefix: Prefix) -> int:
-    while index < len(lines) and prefix.in_group(lines[index]):
+    while index < len(lines) and prefix.of_member(lines[index]) is not None:
         index += 1
     return index
 

@@ -106,8 +106,8 @@ class WentOn:
                 known += [(k, at[0]) for k in said]
                 if "0" in form and len(said) >= _REPEATED:
                     self._repeated = max(self._repeated, said[-_REPEATED])
-            if shows_life(line):
-                new = [k for k in said if k not in messages]
+            if shows_life(line.removeprefix(" ")):  # Megatron's steps begin with one blank, as does wrapped text
+                new = [k for k in said if k not in messages] if line[:1].strip() else []
                 self._new += new
                 self._worked = max([self._worked, *new[-1:]]) if _finished(line) else self._worked
                 differing = sorted({lines[k]: k for k in said}.values())  # all ranks may print one line

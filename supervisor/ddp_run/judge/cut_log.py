@@ -19,14 +19,13 @@ from ddp_run.judge.catalogue import rule_named
 from ddp_run.judge.diagnose import judge
 from ddp_run.judge.order import strongest
 from ddp_run.judge.text_signs import MOST_LINES, TextSign, found_in, symptoms_in, went_on_after
-from ddp_run.judge.verdict import FirstFailure, Rule, Verdict
+from ddp_run.judge.verdict import Area, FirstFailure, Rule, Verdict
 from ddp_run.record.events import ExceptionInfo, Rank
 
 NOTE = "the log is incomplete: it does not show how the job ended; this is the strongest sign in it"
 WORDLESS = "the rank that aborted first printed no reason; this one is from another rank"
 FOLLOWED = "another exception came last, but an earlier one explains more and no progress followed it"
 CRASHED = "the log does not show which rank crashed; the ranks that lost a peer lost it to that crash"
-_LOST_A_PEER = "peer-died"
 _ENDED = re.compile(
     r"\brank[ :]{1,10}(?P<rank>\d{1,7})\b[^\n]{0,60}?(?:\n[^\n]{0,40}?)?\bexitcode[ :]{1,10}(?P<code>-?\d{1,3})\b"
     r"|\bfailed \(exitcode: (?P<wrapped>-?\d{1,3})\) {0,9}\n {0,20}local_rank: \d{1,7}\b"
@@ -104,7 +103,9 @@ def _with_what_stands_above(logs: Sequence[Log], strict: Verdict) -> Verdict:
     signs = list(found_in(logs))
     crashes = [sign for sign in signs if sign.finding.rule.end == "crashed"]
     crash = _strongest(crashes)
-    if strict.cause == _LOST_A_PEER and crash is not None:
+    rule = rule_named(strict.cause)
+    followed = rule is not None and rule.consequence and strict.cause != _RAYS
+    if followed and crash is not None:
         return _with(replace(strict, first_failure=None), crash, CRASHED)
     exception = strict.first_failure.exception if strict.first_failure is not None else None
     raised_at = [sign.index for sign in signs if sign.exception is not None]
@@ -115,10 +116,11 @@ def _with_what_stands_above(logs: Sequence[Log], strict: Verdict) -> Verdict:
         for sign in signs
         if sign.index < last
         and not _may_follow(sign.finding.rule)
-        and (sign.rank is None or first is None or sign.rank == first)
+        and not (strict.outcome == "interrupted" and sign.finding.rule.area is Area.NETWORK)
+        and (sign.rank is None or first is None or sign.rank == first or followed)
     ]
     only_tells = exception is not None and exception_chain.tells_of_a_program(exception)
-    believed = _strongest(sign for sign in causes if sign.exception is not None or only_tells)
+    believed = _strongest(sign for sign in causes if sign.exception is not None or only_tells or followed)
     if believed is not None:
         return _with(strict, believed, FOLLOWED)
     return replace(strict, confidence="likely") if causes and strict.confidence == "certain" else strict

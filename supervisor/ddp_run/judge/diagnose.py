@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from ddp_run.evidence import childfailed
 from ddp_run.evidence.model import UNORDERED, CleanExit, Death, Evidence, Phase
 from ddp_run.judge.catalogue import Cause, load
 from ddp_run.judge.early_exit import ended_silently, finished_first
@@ -128,6 +129,9 @@ class _Judgement:
         told = death.code == -stop or (
             stop == signal.SIGINT and death.exception is not None and death.exception.type == "KeyboardInterrupt"
         )
+        if self.attempt.logs_only and first.finding.rule.area is Area.NETWORK:
+            # the connection to a node that was told to stop; what else fails there may be why it was told
+            told = told or 0 < childfailed.stopped_on(self.attempt.agent.log) < _line(first)
         return not told and (self.attempt.stop_at is None or death.order < self.attempt.stop_at)
 
     def _failed_before_hang(self, first: Judged) -> bool:

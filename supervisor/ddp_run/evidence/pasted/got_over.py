@@ -33,6 +33,9 @@ _ACCOUNTED = re.compile(
 )
 """A row of SLURM's `sacct`: how a job and its steps ended."""
 
+_STEP_ENDED = re.compile(r"srun: Terminating StepId=")
+"""srun ends all tasks of a step, because one failed."""
+
 
 def until(spoken: SpokenText) -> int:
     """Return the index after the last line that says so; 0 if none does."""
@@ -58,13 +61,22 @@ def _restarted(spoken: SpokenText) -> int:
 
 
 def _ran_again(spoken: SpokenText) -> int:
-    """Return the index after the last report of a failed job if a later job in the same log ended well, else 0."""
-    last = max(childfailed.boxes(spoken.lines), default=-1)
-    if last < 0:
-        return 0
-    after = [index for index in range(last + 1, len(spoken.lines)) if not spoken.by[index].agent]
-    went_on = WentOn([spoken.lines[index] for index in after])
-    return last + 1 if went_on.progress >= 0 and went_on.ended_well >= 0 else 0
+    """Return the index after the last report of a failed job if a later job in the same log ended well, else 0.
+
+    After SLURM's report of a step, it is enough that a later one failed. But torch's agent prints a box on each node,
+    and logs of nodes may be concatenated.
+    """
+    boxes = childfailed.boxes(spoken.lines)
+    steps = [index for index, line in enumerate(spoken.lines) if "Step" in line and _STEP_ENDED.search(line)]
+    over = 0
+    for reports in filter(None, (boxes, steps)):
+        first = max(boxes) if reports is boxes else steps[0]
+        after = [k for k in range(first + 1, len(spoken.lines)) if not spoken.by[k].agent]
+        went_on = WentOn([spoken.lines[k][spoken.by[k].start :] for k in after])
+        again = after[went_on.progress] if went_on.progress >= 0 else 0
+        if went_on.ended_well >= 0 or (reports is steps and steps[-1] > again):
+            over = max([over, *(k + 1 for k in reports if k < again)])
+    return over
 
 
 def _served(spoken: SpokenText) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ddp_run.evidence.model import LogText
@@ -16,6 +17,8 @@ LINES_OF_ALL = 1_000_000
 LINES_OF_ONE = 2_000
 NAMED_BY_ALL = 128 << 10
 """The most rank mentions in total: five lines of `[rank0-4095]: …` name 20,480."""
+_USAGE = re.compile(r"\b[Uu]sage: ([\w.\-/]{1,200})")
+_REFUSED = re.compile(r"(?<![\w.\-/])([\w.\-/]{1,200}): error: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class SpokenText:
                 own = log.rank is not None and not each.ranks and not each.agent
                 by.append(each._replace(ranks=(log.rank,)) if own and log.rank is not None else each)
                 sources.append((log.text, index))
+        for index in _help(lines):
+            by[index] = by[index]._replace(agent=True, ranks=())
         return cls(tuple(lines), tuple(by), tuple(sources))
 
     def given_to_launchers(self, lines: set[int]) -> SpokenText:
@@ -86,6 +91,18 @@ class SpokenText:
         most = max(LINES_OF_ONE, LINES_OF_ALL // max(1, self.ranks, len(self.index.by_rank)))
         own = self.index.own(rank)[-most:]
         return sorted([*own, *self.index.nobodys[-most:]])[-most:] if own else self.index.nobodys[-most:]
+
+
+def _help(lines: Sequence[str]) -> Iterator[int]:
+    """Yield the lines that argparse prints between `usage: PROGRAM` and `PROGRAM: error:`: what options are for."""
+    began: dict[str, int] = {}
+    for index, line in enumerate(lines):
+        usage = _USAGE.search(line) if "sage: " in line else None
+        refused = _REFUSED.search(line) if ": error: " in line else None
+        if usage is not None:
+            began[usage[1]] = index
+        elif refused is not None and refused[1] in began:
+            yield from range(began.pop(refused[1]) + 1, index)
 
 
 class _Index:

@@ -51,13 +51,13 @@ _KERNEL = ("NVRM: ", "ut of memory: ", "Killed process ", "oom-kill:", "oom_reap
 def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
     """Return the evidence in these texts. If nothing failed there, it has no deaths."""
     spoken = SpokenText.of_logs(logs)
-    everything = spoken.text(range(len(spoken.lines)))
     whole = "\n".join(spoken.lines)
     begin = got_over.until(spoken)
+    everything = spoken.text(range(begin, len(spoken.lines)))
     told, over = childfailed.last_attempts([each for each in childfailed.placed(spoken.lines) if each[0] > begin])
     over.append(range(begin))
     spoken = spoken.given_to_launchers({index for lines in over for index in lines})
-    summary = tuple(told) or _observed_at_the_end(spoken)
+    summary = tuple(told) or _observed_at_the_end(spoken, begin)
     exceptions, launchers = find(spoken)
     starters = [raised for raised in exceptions if starts_a_launcher(raised.info)]
     if starters and (summary or len(starters) == len(exceptions)):  # the process that started the program has no rank
@@ -92,15 +92,15 @@ def _kernels(lines: Sequence[str], whole: str) -> list[int]:
     return [index for index, line in enumerate(lines) if any(words in line for words in present)]
 
 
-def _observed_at_the_end(spoken: SpokenText) -> tuple[SummaryEntry, ...]:
-    """Return the failures that the agent logged, unless the ranks went on after them because it restarted them."""
+def _observed_at_the_end(spoken: SpokenText, begin: int) -> tuple[SummaryEntry, ...]:
+    """Return the failures that the agent logged from `begin` on, unless the ranks went on after them: restarted."""
     found = [
         (index, entry)
         for index, line in enumerate(spoken.lines)
         for entry in (childfailed.observed(line) if "exitcode" in line else ())
     ]
-    running = got_over.running_at(spoken) if found else -1
-    return tuple(entry for index, entry in found if index > running)
+    over = max(got_over.running_at(spoken), begin - 1) if found else begin
+    return tuple(entry for index, entry in found if index > over)
 
 
 def _launchers_code(spoken: SpokenText, raised: bool) -> int | None:

@@ -24,7 +24,7 @@ from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.missing_text import missing_path
 from ddp_run.judge.package_text import missing_package, wrong_version
-from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, like
+from ddp_run.judge.signs import Hit, Sign, anywhere, every, in_exception, like
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import ExceptionInfo
 
@@ -135,17 +135,17 @@ def _printed(death: Death) -> Hit | None:
         hit = anywhere(ending, (_ARGPARSES_OWN, *_CLAP, *_TGIS)) or _with_its_usage(ending)
         hit = hit or (anywhere(ending, _CLICK) if usage else None)
     elif death.code == _USAGES_CODE and usage:
-        hit = anywhere(ending, (*_CLAP, _ARGPARSE)) or anywhere(ending, _CLICK)
+        hit = _with_its_usage(ending) or anywhere(ending, (*_CLAP, _ARGPARSE)) or anywhere(ending, _CLICK)
     left = raised is None or raised.type == "SystemExit"
     return hit or (anywhere(ending, _PRINTED) if left and not death.killed_without_exception else None)
 
 
 def _with_its_usage(ending: LogText) -> Hit | None:
     """argparse prints the program's name in both lines: other tools print `error:`, too."""
-    hit = anywhere(ending, (_ARGPARSE,))
-    if hit is None:
-        return None
-    return hit if ending.last(re.compile(rf"[Uu]sage: {re.escape(hit['program'] or '')}(?!\S)")) else None
+    for hit in reversed(every(ending, _ARGPARSE)):
+        if ending.last(re.compile(rf"[Uu]sage: {re.escape(hit['program'] or '')}(?!\S)")) is not None:
+            return hit
+    return None
 
 
 def _is_refusal(raised: ExceptionInfo) -> bool:
