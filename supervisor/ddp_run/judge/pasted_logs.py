@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from ddp_run.evidence import scan
 from ddp_run.evidence.pasted import transcript, wrapped
-from ddp_run.evidence.pasted.spoken_text import Log
+from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.judge import catalogue, cut_log, diagnose, lost_peers
 from ddp_run.judge.text_certainty import as_sure_as_the_text
+from ddp_run.judge.text_signs import LogEnd
 from ddp_run.judge.verdict import Verdict
 
 
@@ -44,11 +45,12 @@ def _raised(verdict: Verdict) -> bool:
 
 
 def _read(logs: Sequence[Log]) -> Verdict:
-    evidence = transcript.read(logs, catalogue.follows_another)
-    found = cut_log.read(logs, diagnose.judge(evidence))
+    spoken = SpokenText.of_logs(logs)
+    evidence, end = transcript.read(spoken, catalogue.follows_another), LogEnd(spoken)
+    found = cut_log.read(end, diagnose.judge(evidence))
     if lost_peers.only_lost(found) and not diagnose.failed_by_itself(evidence):
         found = lost_peers.without_the_first(found, len(logs))
-    return as_sure_as_the_text(found, logs).without_secrets()
+    return as_sure_as_the_text(found, end).without_secrets()
 
 
 def wanted_words() -> frozenset[str]:

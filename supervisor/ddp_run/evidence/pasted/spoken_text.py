@@ -74,6 +74,15 @@ class SpokenText:
         by = (each._replace(agent=True, ranks=()) if index in lines else each for index, each in enumerate(self.by))
         return replace(self, by=tuple(by)) if lines else self
 
+    def ending(self, count: int) -> SpokenText:
+        """Return the last `count` lines of each log."""
+        kept = [k for k, (text, index) in enumerate(self.sources) if index >= len(text.lines) - count]
+        if len(kept) == len(self.lines):
+            return self
+        each = ((self.lines[k], self.by[k], self.sources[k]) for k in kept)
+        lines, by, sources = zip(*each, strict=True)
+        return SpokenText(lines, by, sources)
+
     def said_by(self, rank: Rank | None) -> LogText:
         """Return the text of these lines; shared by all ranks that are never named, or always together."""
         groups = self.index.by_rank.get(rank, ()) if rank is not None else ()

@@ -26,7 +26,7 @@ from ddp_run.evidence.pasted.raised import (
     ignored,
     starts_a_launcher,
 )
-from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
+from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.went_on import NATIVE, form_of
 from ddp_run.evidence.windows import LEAVING, VERY_LAST
 from ddp_run.record.events import ExceptionInfo, LocalRank, Rank
@@ -48,9 +48,8 @@ _TORN = re.compile(r"(?:Error|Exception)\b|Error[A-Z]")
 _KERNEL = ("NVRM: ", "ut of memory: ", "Killed process ", "oom-kill:", "oom_reaper", "segfault at ", "kernel: ")
 
 
-def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
+def read(spoken: SpokenText, is_consequence: IsConsequence) -> Evidence:
     """Return the evidence in these texts. If nothing failed there, it has no deaths."""
-    spoken = SpokenText.of_logs(logs)
     everything = spoken.text(range(len(spoken.lines)))
     whole = "\n".join(spoken.lines)
     begin = got_over.until(spoken)
