@@ -36,9 +36,7 @@ IsConsequence = Callable[[ExceptionInfo], bool]
 WORDS = (
     *("Traceback (most recent call last)", "Root Cause", "failed (exitcode:", "closing signal", "got signal:"),
     *("death signal", "terminate called", "Fatal Python error", "terminated with the following error", "Failures:"),
-    *("srun: error:", "slurmstepd: error", "exited on signal", "crashed with exit code", "exits with return code"),
-    *("core dumped", "oom-kill:", "illed process ", "exited with code", "Child process with PID"),
-    *("KILLED BY SIGNAL", "THE EXIT STRING", "signaled to shutdown", "noticed that process rank", "] Exit code: -"),
+    *("slurmstepd: error", "oom-kill:", "illed process ", "exited on", *launcher_text.WORDS),
 )
 """The literals by which this finds how ranks ended, for a scanner of large logs."""
 _REFUSED = re.compile(r"(?:torchrun|run\.py|launch\.py|accelerate|deepspeed)\b.{0,200}: error: ")
