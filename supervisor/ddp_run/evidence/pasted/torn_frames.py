@@ -6,6 +6,7 @@ class and often the message. Otherwise the frames of some libraries still show t
 
 from __future__ import annotations
 
+import builtins
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ def read(log: LogText) -> TornFrames | None:
         return None
     last = frames[-1][0]
     place = next((hit for _index, hit in reversed(frames) if not is_library(hit["file"])), frames[-1][1])
-    named = _raised(log.lines[last + 1 : last + 4])
+    named = _raised(log.lines[last + 1 : last + 4], own=not is_library(frames[-1][1]["file"]))
     if named is None and len(frames) < _FEWEST:
         return None
     places = tuple(f"{hit['file']} {hit['function'] or ''}" for _index, hit in reversed(frames[-_NEAR:]))
@@ -58,11 +59,14 @@ def read(log: LogText) -> TornFrames | None:
     return TornFrames(info, places, log.quote(last))
 
 
-def _raised(lines: Sequence[str]) -> tuple[str, str] | None:
-    """Return the class that a source line raises, and the literal part of its message."""
+def _raised(lines: Sequence[str], *, own: bool) -> tuple[str, str] | None:
+    """Return the class that a source line raises, and the literal part of its message.
+
+    In the user's own code a bare name other than Python's may be a class of the user's, whatever it is called.
+    """
     for index, line in enumerate(lines):
         hit = _RAISE.search(line)
-        if hit is not None:
+        if hit is not None and not (own and "." not in hit["type"] and not hasattr(builtins, hit["type"])):
             said = _LITERAL.search(" ".join([line[hit.end() :], *lines[index + 1 :]]))
             return hit["type"], said["said"] if said else ""
     return None
