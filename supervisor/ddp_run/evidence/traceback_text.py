@@ -96,7 +96,8 @@ def find(lines: Sequence[str]) -> tuple[Printed, ...]:
     index = open_boxes = 0
     threads: list[int] = []
     while index < len(lines):
-        printed = at(lines, index, boxes=open_boxes < _OPEN_BOXES)
+        begins = "Traceback (most" in lines[index] or 'File "' in lines[index]
+        printed = at(lines, index, boxes=open_boxes < _OPEN_BOXES) if begins else None
         if printed is None:
             open_boxes += _TOP in lines[index]
             if "Exception in thread " in lines[index]:

@@ -125,10 +125,8 @@ class LogEnd:
 
     def went_on_after(self, line: int) -> bool:
         """Whether a process kept writing after this line of the only log, like programs that go on or end normally."""
-        logs = {id(text) for text, _index in self.spoken.sources}
-        numbers = [text.number(index) or 0 for text, index in self.spoken.sources]
-        place = max((index for index, number in enumerate(numbers) if number <= line), default=-1)
-        return len(logs) == 1 and self._went_on.after_line(place)
+        place = max((index for index, number in enumerate(self.spoken.numbers) if number <= line), default=-1)
+        return len(set(self.spoken.sources)) == 1 and self._went_on.after_line(place)
 
 
 @cache

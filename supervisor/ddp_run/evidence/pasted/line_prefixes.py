@@ -87,13 +87,9 @@ _AGENT_WORDS = (
 )
 
 
-class Spoken(NamedTuple):
-    """A line and its writer, if named.
+class Writer(NamedTuple):
+    """Who wrote a line, if named. `start` is the index in it after all speaker names."""
 
-    `text` is without the prefix of every line of the log; `start` is the index in it after all speaker names.
-    """
-
-    text: str
     ranks: tuple[Rank, ...] = ()
     place: str | None = None
     """The task, pod, service or host that it came from, if each has its own name."""
@@ -106,8 +102,8 @@ class Spoken(NamedTuple):
         return Rank(int(self.place)) if self.place is not None and _NUMBER.fullmatch(self.place) else None
 
 
-def assign(lines: Sequence[str], most_named: int = 1 << 20) -> tuple[Spoken, ...]:
-    """Return each line's speaker.
+def assign(lines: Sequence[str], most_named: int = 1 << 20) -> tuple[list[str], list[Writer]]:
+    """Return the lines without the prefix of every line, and each one's writer.
 
     A number before a colon counts as a task only if most lines have one (`srun -l`). Once the lines of several ranks
     have named `most_named` of them in total, only the first of each is kept. A task's number is a rank, unless the
@@ -115,19 +111,20 @@ def assign(lines: Sequence[str], most_named: int = 1 << 20) -> tuple[Spoken, ...
     """
     whole = "\n".join(lines)
     before = _before(lines, "]<std" in whole)
-    unwrapped = _unwrapped(lines, before)
-    unwrapped = _below_names(unwrapped) if "==> " in whole else unwrapped
-    named = _Named(most_named)
-    spoken = _with_heads(tuple(_speaker(line, place, before, named) for line, place in unwrapped))
-    if any(word in whole for word in _AGENT_WORDS):
-        return spoken
-    tasks = [each.task for each in spoken]
-    if any(
-        each.ranks and task is not None and task not in each.ranks for each, task in zip(spoken, tasks, strict=True)
-    ):
-        return spoken
-    both = zip(spoken, tasks, strict=True)
-    return tuple(each if each.ranks or task is None else each._replace(ranks=(task,)) for each, task in both)
+    texts, places = _unwrapped(lines, before)
+    if "==> " in whole:
+        _below_names(texts, places)
+    named, known, by = _Named(most_named), dict[Writer, Writer](), list[Writer]()
+    for index, place in enumerate(places):
+        texts[index], writer = _speaker(texts[index], place, before, named)
+        by.append(known.setdefault(writer, writer))  # few write many lines
+    _add_heads(texts, by)
+    tasks = {each: each.task for each in known}
+    numbered = any(task is not None for task in tasks.values()) and not any(word in whole for word in _AGENT_WORDS)
+    if not numbered or any(each.ranks and tasks[each] not in (None, *each.ranks) for each in known):
+        return texts, by
+    ranked = {each: each._replace(ranks=(task,)) for each, task in tasks.items() if task is not None and not each.ranks}
+    return texts, [ranked.get(each, each) for each in by]
 
 
 def _before(lines: Sequence[str], mpi: bool) -> re.Pattern[str]:
@@ -144,27 +141,22 @@ def _before(lines: Sequence[str], mpi: bool) -> re.Pattern[str]:
     return re.compile(rf"(?:{_STAMP})?(?:{_STREAM}|{'|'.join(places)}|(?<= )(?={_ANY_RANKS}))")
 
 
-def _below_names(lines: Sequence[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
-    """Return each unnamed line with the file that `tail` or `head` names above it (`==> rank1.log <==`)."""
-    found: list[tuple[str, str | None]] = []
+def _below_names(texts: list[str], places: list[str | None]) -> None:
+    """Give each unnamed line the file that `tail` or `head` names above it (`==> rank1.log <==`)."""
     file: str | None = None
-    for line, place in lines:
-        name = _FILE.match(line)
-        file = name["file"] if name is not None else file
-        found.append(("", file) if name is not None else (line, place or file))
-    return found
+    for index, text in enumerate(texts):
+        name = _FILE.match(text)
+        if name is not None:
+            file, texts[index], places[index] = name["file"], "", name["file"]
+        places[index] = places[index] or file
 
 
-def _with_heads(spoken: tuple[Spoken, ...]) -> tuple[Spoken, ...]:
+def _add_heads(texts: Sequence[str], by: list[Writer]) -> None:
     """A c10d line header without text was wrapped: the next line belongs to the same rank."""
-    heads = [index for index, each in enumerate(spoken[:-1]) if each.ranks and _HEAD.search(each.text[-_HEAD_CHARS:])]
-    heads = [index for index in heads if not spoken[index + 1].ranks and not spoken[index + 1].agent]
-    if not heads:
-        return spoken
-    found = list(spoken)
+    heads = [index for index, each in enumerate(by[:-1]) if each.ranks and _HEAD.search(texts[index][-_HEAD_CHARS:])]
     for index in heads:
-        found[index + 1] = found[index + 1]._replace(ranks=found[index].ranks)
-    return tuple(found)
+        if not by[index + 1].ranks and not by[index + 1].agent:
+            by[index + 1] = by[index + 1]._replace(ranks=by[index].ranks)
 
 
 def without_colour(line: str) -> str:
@@ -182,7 +174,7 @@ def without_colour(line: str) -> str:
     return _COLOURS_REST.sub("", line) if "[0m" in line else line
 
 
-def _speaker(line: str, place: str | None, before: re.Pattern[str], named: _Named) -> Spoken:
+def _speaker(line: str, place: str | None, before: re.Pattern[str], named: _Named) -> tuple[str, Writer]:
     for _ in range(_LAYERS):
         hit = before.match(line)
         if hit is None or not hit.end():
@@ -206,7 +198,7 @@ def _speaker(line: str, place: str | None, before: re.Pattern[str], named: _Name
     agent = (
         not ranks and ("torch" in line or line[:1] in "[WEI" or "OMP_NUM" in line) and _AGENT.search(line) is not None
     )
-    return Spoken(line, ranks, place, start, agent)
+    return line, Writer(ranks, place, start, agent)
 
 
 class _Named:
@@ -241,17 +233,20 @@ def _numbers(text: str) -> tuple[Rank, ...]:
 _Match = Callable[[str], re.Match[str] | None]
 
 
-def _unwrapped(lines: Sequence[str], before: re.Pattern[str]) -> list[tuple[str, str | None]]:
+def _unwrapped(lines: Sequence[str], before: re.Pattern[str]) -> tuple[list[str], list[str | None]]:
     """Return each line without the prefix of every line, and the place that it names."""
-    found: list[tuple[str, str | None]] = [(line, None) for line in lines]
+    texts, places = list(lines), list[str | None]([None]) * len(lines)
     for _ in range(_LAYERS):
-        rest = [line for line, _place in found]
-        said = [line for line in rest if line and not line.isspace() and not line.startswith(_WITHOUT)]
+        said = [line for line in texts if line and not line.isspace() and not line.startswith(_WITHOUT)]
         wrapper = next((w for w in _wrappers(said, before) if _before_all(said, w)), None)
         if wrapper is None:
             break
-        found = [_without(line, place, wrapper) for line, place in found]
-    return found
+        for index, line in enumerate(texts):
+            hit = wrapper(line) or wrapper(line + " ")  # trailing spaces of empty lines get lost
+            if hit is not None:
+                texts[index] = line[hit.end() :]
+                places[index] = hit[hit.lastgroup] if hit.lastgroup else places[index]
+    return texts, places
 
 
 def _wrappers(lines: Sequence[str], before: re.Pattern[str]) -> Iterator[_Match]:
@@ -308,10 +303,3 @@ def _before_all(lines: Sequence[str], wrapper: _Match) -> bool:
     if any(wrapper(line) is None for line in lines if _HEADER in line or _FRAME in line):
         return False
     return sum(1 for line in lines if wrapper(line)) >= _NEARLY_ALL * len(lines)
-
-
-def _without(line: str, place: str | None, wrapper: _Match) -> tuple[str, str | None]:
-    hit = wrapper(line) or wrapper(line + " ")  # trailing spaces of empty lines get lost
-    if hit is None:
-        return line, place
-    return line[hit.end() :], hit[hit.lastgroup] if hit.lastgroup else place

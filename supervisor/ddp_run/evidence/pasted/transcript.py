@@ -63,9 +63,8 @@ def read(spoken: SpokenText, is_consequence: IsConsequence) -> Evidence:
         if others:
             launchers |= {index for raised in starters for index in raised.lines}
             exceptions = others
-    spoken = spoken.given_to_launchers(launchers | childfailed.boxes(spoken.lines))
+    spoken = spoken.given_to_launchers(launchers | childfailed.boxes(spoken.lines), len(summary))
     stop = childfailed.stop_signal(whole)
-    spoken = replace(spoken, ranks=len(summary))
     deaths = _deaths(spoken, summary, exceptions, is_consequence)
     raised_by_agents = all(map(starts_a_launcher, (raised.info for raised in exceptions)))
     if not summary and raised_by_agents and any(AGENT_FRAME.search(spoken.lines[index]) for index in launchers):
@@ -270,7 +269,8 @@ def _nameless(spoken: SpokenText, exceptions: Sequence[Raised], is_consequence: 
     causes = [raised for raised in causes if not starts_a_launcher(raised.info)] or causes
     if causes:
         return [Death(rank=None, code=_code_of(causes[-1].info), exception=causes[-1].info, stderr=text)]
-    speaking = dict.fromkeys(rank for each in spoken.by if NATIVE.search(each.text) for rank in each.ranks)
+    both = zip(spoken.lines, spoken.by, strict=True)
+    speaking = dict.fromkeys(rank for line, each in both if each.ranks and NATIVE.search(line) for rank in each.ranks)
     if speaking:
         return [Death(rank=rank, code=None, stderr=spoken.said_by(rank)) for rank in speaking]
     passed = ignored(spoken)
