@@ -121,7 +121,8 @@ _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         rf"(?:{_HOW}|Exited with exit code (?P<code>\d{{1,9}})\b)",
         rf"process rank {_RANK} with PID \d{{1,9}} on node (?P<host>[\w.\-]{{1,255}}) exited on[ \n]"
         r"signal (?P<signal>\d{1,3})\b",
-        rf"Process name: \[(?:\[\d+,\d+\]|[\w.\-]+@\d+),{_RANK}\][^\n]{{0,99}}\n[^\n]{{0,40}}Exit code: +(?P<code>\d{{1,9}})\b",
+        rf"Process name: \[(?:\[\d+,\d+\]|[\w.\-]+@\d+),{_RANK}\][^\n]{{0,99}}\n"
+        r"[^\n]{0,40}Exit code: +(?P<code>\d{1,9})\b",
         rf"process {_RANK} terminated with (?:exit code (?P<code>\d{{1,9}})\b|signal (?P<signal>SIG\w+))",
         rf"Process rank {_RANK} exited with {_CODE}",
         rf"\[rank: {_RANK}\] Child process with PID \d{{1,9}} terminated with {_CODE}\.",
