@@ -197,7 +197,6 @@ class Hit:
             tuple(advised),
             confidence or ("likely" if sign.likely else self.confidence),
             retry or sign.retry,
-            death.exception,
         )
 
 

@@ -77,17 +77,18 @@ class LogEnd:
         spoken, found = self.spoken, list[TextSign]()
         behind = max(self._went_on.progress + 1, got_over.until(spoken))
         everything = spoken.text(range(len(spoken.lines)))
-        exceptions = [each for each in raised.all_of(spoken) if each.index >= behind][-_MOST_EXCEPTIONS:]
+        shown = raised.Exceptions(spoken)
+        exceptions = [each for each in shown.all() if each.index >= behind][-_MOST_EXCEPTIONS:]
         exceptions = [each for each in exceptions if not raised.starts_a_launcher(each.info)] or exceptions
         for each in exceptions:
             death = Death(rank=_alone(each.ranks), exception=each.info, stderr=spoken.text(sorted(each.lines)))
             found += [TextSign(asked, each.index, death.rank, each.info) for asked in _asked(death, everything)]
-        inside = {index for each in exceptions for index in each.lines} | raised.ignored(spoken)
+        inside = {index for each in exceptions for index in each.lines} | shown.ignored
         others = [index for index in range(behind, len(spoken.lines)) if index not in inside]
         well = any(WORKED.search(spoken.lines[index]) for index in others)
-        shown = self._lines(others, everything)
+        lines = self._lines(others, everything)
         # the first rank to end closes the store and its sockets
-        found += [sign for sign in shown if not (well and sign.finding.rule.consequence)]
+        found += [sign for sign in lines if not (well and sign.finding.rule.consequence)]
         return tuple(found if exceptions else [*found, *_frames(spoken, others, everything)])
 
     def _lines(self, indexes: Sequence[int], everything: LogText) -> Iterator[TextSign]:

@@ -16,6 +16,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
+from ddp_run.evidence.traceback_text import HEADER
 from ddp_run.record.events import Rank
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -59,7 +60,6 @@ _OF_SERVER = re.compile(
 """Process names of Ray and vLLM, and vLLM's logger, before each line of a traceback."""
 _MOST = 0.6
 _BEGINS_A_NAME = frozenset("[(rRlL")
-_HEADER = "Traceback (most recent call last):"
 _FRAME = '  File "'
 _HOST = re.compile(r"(?P<pod>[a-zA-Z][\w.\-]{0,255}): ")
 _NUMBERS = re.compile(r"\d+")
@@ -257,7 +257,7 @@ def _wrappers(lines: Sequence[str], before: re.Pattern[str]) -> Iterator[_Match]
     for common in _common(lines):
         if common.strip() and not _NO_WRAPPER.search(common):
             yield re.compile(_NUMBERS.sub(r"\\d+", re.escape(common))).match
-    if any(_HEADER in line or _FRAME in line for line in lines):
+    if any(HEADER in line or _FRAME in line for line in lines):
         yield _HOST.match
 
 
@@ -275,7 +275,7 @@ def _numbering(lines: Sequence[str]) -> _Match | None:
 
 def _common(lines: Sequence[str]) -> Iterator[str]:
     """Return the prefix of most tracebacks, and the common start of all lines, ignoring numbers."""
-    headers = [line.partition(_HEADER)[0].removesuffix("Original ") for line in lines if _HEADER in line]
+    headers = [line.partition(HEADER)[0].removesuffix("Original ") for line in lines if HEADER in line]
     headers = [before.removesuffix("Exception Group ").removesuffix("  + ") for before in headers]
     if headers:
         yield Counter(_NUMBERS.sub("0", before) for before in headers).most_common(1)[0][0]
@@ -300,6 +300,6 @@ def _before_all(lines: Sequence[str], wrapper: _Match) -> bool:
     sample = lines[:: max(1, len(lines) // _SAMPLE)]
     if not sample or sum(1 for line in sample if wrapper(line)) < _NEARLY_ALL * _NEARLY_ALL * len(sample):
         return False
-    if any(wrapper(line) is None for line in lines if _HEADER in line or _FRAME in line):
+    if any(wrapper(line) is None for line in lines if HEADER in line or _FRAME in line):
         return False
     return sum(1 for line in lines if wrapper(line)) >= _NEARLY_ALL * len(lines)

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddp_run.evidence.model import LogText, Quote
-from ddp_run.evidence.traceback_text import is_library
+from ddp_run.evidence.traceback_text import PLACE, is_library
 from ddp_run.record.events import ExceptionInfo
 
-_FRAME = re.compile(r'  File "(?P<file>[^"\n]{1,1000})", line (?P<line>\d{1,9})(?:, in (?P<function>[^\s,]+))?')
 _RAISE = re.compile(
     r"\braise (?:[\w.]{1,80}\()?(?P<type>[A-Za-z_][\w.]{0,80}(?:Error|Exception|Exit|Interrupt|Timeout))\b"
 )
@@ -43,7 +42,7 @@ class TornFrames:
 
 def read(log: LogText) -> TornFrames | None:
     """Return the last traceback of the text that does not end with an exception; None if there are no frames."""
-    found = [(index, hit) for index, line in enumerate(log.lines) if (hit := _FRAME.search(line)) is not None]
+    found = [(index, hit) for index, line in enumerate(log.lines) if (hit := PLACE.search(line)) is not None]
     frames = [(index, hit) for index, hit in found if not _LAUNCHERS.search(hit["file"])]
     if not frames or frames[-1][0] != found[-1][0]:
         return None
