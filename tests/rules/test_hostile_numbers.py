@@ -15,7 +15,7 @@ from tests.unchanged import slow_if_unchanged
 from ddp_run.evidence.childfailed import observed, parse
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
-from ddp_run.evidence.pasted.spoken_text import Log
+from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.judge.catalogue import follows_another
 from ddp_run.judge.diagnose import judge
 from ddp_run.judge.verdict import Verdict
@@ -30,7 +30,7 @@ _FORM = re.compile(r"\d+|0x[0-9a-f]+|\s+")
 
 
 def verdict_of(lines: Sequence[str]) -> Verdict:
-    return judge(transcript.read([Log(LogText("log.txt", tuple(lines)))], follows_another))
+    return judge(transcript.read(SpokenText.of_logs([Log(LogText("log.txt", tuple(lines)))]), follows_another))
 
 
 def texts() -> Iterator[tuple[str, list[str]]]:

@@ -6,7 +6,7 @@ import pytest
 
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
-from ddp_run.evidence.pasted.spoken_text import Log
+from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.judge.catalogue import follows_another
 from ddp_run.judge.diagnose import judge
 from ddp_run.judge.verdict import Verdict
@@ -38,7 +38,7 @@ DEAD_WATCHDOG = (
 
 def verdict_of(text: str) -> Verdict:
     lines = tuple(text.removesuffix("\n").split("\n"))
-    return judge(transcript.read([Log(LogText("log.txt", lines))], follows_another))
+    return judge(transcript.read(SpokenText.of_logs([Log(LogText("log.txt", lines))]), follows_another))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.rules.test_samples import NAMES, SAMPLES
 from ddp_run.evidence.gather import gather
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
 from ddp_run.evidence.pasted import transcript
-from ddp_run.evidence.pasted.spoken_text import Log
+from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.judge.catalogue import catalogue, follows_another
 from ddp_run.judge.findings import Rules
 from ddp_run.judge.order import explains, strongest
@@ -99,7 +99,10 @@ def attempts() -> Iterator[tuple[str, Evidence]]:
     pasted = {name: path.read_text() for name, path in texts.items() if path.exists()}
     pasted |= {name: record["log"] for name, record in records().items()}
     for name, text in pasted.items():
-        yield name, transcript.read([Log(LogText("log.txt", tuple(text.split("\n"))))], follows_another)
+        yield (
+            name,
+            transcript.read(SpokenText.of_logs([Log(LogText("log.txt", tuple(text.split("\n"))))]), follows_another),
+        )
     for name in NAMES:
         if name not in pasted:
             recorded = SAMPLES / name / "events.jsonl"
@@ -146,7 +149,7 @@ def test_each_exception_to_the_layers_has_its_text() -> None:
 def test_a_cause_wins_over_another_where_both_show(one: str, other: str) -> None:
     text = BOTH[one, other]
     log = LogText("log.txt", tuple(text.split("\n")))
-    attempt = transcript.read([Log(log)], follows_another)
+    attempt = transcript.read(SpokenText.of_logs([Log(log)]), follows_another)
     if (one, other) in CODES:
         death = Death(rank=Rank(0), code=CODES[one, other], stderr=log)
         attempt = Evidence(deaths=(death,), agent=AgentEnd(log=log), logs_only=True)

@@ -54,11 +54,11 @@ class Record:
 
     @property
     def has_agent(self) -> bool:
-        return any(each.agent for each in assign(self.lines)) or self.first_end is not None
+        return any(each.agent for each in assign(self.lines)[1]) or self.first_end is not None
 
     @property
     def names_ranks(self) -> bool:
-        return any(each.ranks for each in assign(self.lines))
+        return any(each.ranks for each in assign(self.lines)[1])
 
     @property
     def first_end(self) -> int | None:
@@ -96,9 +96,9 @@ def tee(record: Record) -> Lines:
     """torchrun's `--tee 3`: the agent's own lines stay as they are."""
     rank = record.label["first_failing_rank"] or 0
     tagged = []
-    for each in assign(record.lines):
+    for text, each in zip(*assign(record.lines), strict=True):
         ranks = each.ranks or (rank,)
-        tagged.append(each.text if each.agent else f"[default{ranks[0]}]:{each.text}")
+        tagged.append(text if each.agent else f"[default{ranks[0]}]:{text}")
     return tagged
 
 
@@ -222,8 +222,8 @@ def same(record: Record, form: Form, got: Answer) -> bool:
 def in_files(record: Record) -> list[Log]:
     """One file for each rank, and the launcher's own."""
     files: dict[Rank | None, list[str]] = {}
-    for each in assign(record.lines):
-        files.setdefault(each.ranks[0] if each.ranks else None, []).append(each.text)
+    for text, each in zip(*assign(record.lines), strict=True):
+        files.setdefault(each.ranks[0] if each.ranks else None, []).append(text)
     return [
         Log(LogText("launcher.log" if rank is None else f"rank_{rank}.log", tuple(lines)), rank)
         for rank, lines in files.items()
@@ -243,4 +243,4 @@ def test_a_prefix_is_taken_off_as_a_whole() -> None:
     lines = ["Traceback (most recent call last):", '  File "train.py", line 3, in <module>', "KeyError: 'x'"]
     for name in ("pdsh", "GitHub Actions", "logging", "two collectors", "quoted"):
         rewritten = FORMS[name].rewrite(Record("made", tuple(lines), {}))
-        assert [each.text for each in assign(rewritten)] == lines, name
+        assert assign(rewritten)[0] == lines, name

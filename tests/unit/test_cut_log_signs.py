@@ -8,8 +8,9 @@ import pytest
 from tests.unit.test_cut_log import OOM, STEPS
 
 from ddp_run.evidence.model import LogText
-from ddp_run.evidence.pasted.spoken_text import Log
+from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.judge.cut_log import CRASHED, FOLLOWED, NOTE, WORDLESS, read
+from ddp_run.judge.text_signs import LogEnd
 from ddp_run.judge.verdict import Collateral, Confidence, FirstFailure, Verdict
 from ddp_run.record.events import ExceptionInfo, Rank
 
@@ -32,7 +33,7 @@ def tree(said: str, rank: int | None = None) -> str:
 
 
 def of(text: str, strict: Verdict = NOTHING) -> Verdict:
-    return read([Log(LogText("log", tuple(text.splitlines())))], strict)
+    return read(LogEnd(SpokenText.of_logs([Log(LogText("log", tuple(text.splitlines())))])), strict)
 
 
 def failed(

@@ -10,7 +10,7 @@ from types import FunctionType
 
 import pytest
 
-from ddp_run.evidence.model import AgentEnd, CleanExit, Death, Evidence, LogText, SummaryEntry
+from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText, SummaryEntry
 from ddp_run.judge import cut_log, rules
 from ddp_run.judge.catalogue import Cause, catalogue, load
 from ddp_run.judge.diagnose import judge
@@ -56,8 +56,8 @@ def lost_peer(rank: int, died: int) -> Death:
     return death(rank, 1, died + 5, failed=died, raised="RuntimeError", message=PEER)
 
 
-def leaver(rank: int, died: int) -> CleanExit:
-    return CleanExit(Rank(rank), LocalRank(rank), 100 + rank, MonotonicNs(died))
+def leaver(rank: int, died: int) -> Death:
+    return Death(Rank(rank), LocalRank(rank), pid=100 + rank, code=0, died_at=MonotonicNs(died))
 
 
 def raised_by_agent(kind: str, message: str) -> AgentEnd:
@@ -69,9 +69,7 @@ UV = "The server socket has failed to bind. port: 80, useIpv6: 0, code: -1, name
 SUMMARY = SummaryEntry(Rank(0), LocalRank(0), "vm", 100, 0, None, "", root=False)
 
 
-def run(
-    *deaths: Death, clean_exits: tuple[CleanExit, ...] = (), agent: AgentEnd | None = None, **more: object
-) -> Evidence:
+def run(*deaths: Death, clean_exits: tuple[Death, ...] = (), agent: AgentEnd | None = None, **more: object) -> Evidence:
     ended = sorted(deaths, key=lambda item: item.order)
     evidence = Evidence(
         deaths=tuple(ended),
@@ -162,7 +160,7 @@ def test_a_rank_that_left_without_a_word_is_the_peer_that_died() -> None:
 def test_a_rank_that_left_with_0_while_the_others_waited_for_ever() -> None:
     said = "rank 1 exited with code 0; rank 0 waits for it in barrier, 8 s"
     seen = StallSeen(MonotonicNs(9), "peer-died", True, said, (Rank(1),), (Rank(0),), MonotonicNs(1), ())
-    left = CleanExit(Rank(1), LocalRank(1), 101, MonotonicNs(5))
+    left = Death(Rank(1), LocalRank(1), pid=101, code=0, died_at=MonotonicNs(5))
     told = replace(death(0, -15, 20, sent=(15,)), stderr=LogText("attempt_0/rank_0/stderr.log"))
     verdict = judge(
         Evidence(deaths=(told,), clean_exits=(left,), started=2, world_size=2, stall=seen, hung_s=8, folder="/r")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.unit.test_diagnose import SECOND, death, leaver, lost_peer, named, run
 
-from ddp_run.evidence.model import AgentEnd, CleanExit, Death, Evidence, LogText, Quote, SummaryEntry
+from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText, Quote, SummaryEntry
 from ddp_run.judge.catalogue import Cause, catalogue
 from ddp_run.judge.diagnose import LEAVING_NS, judge
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, Verdict
@@ -132,7 +132,7 @@ def test_a_rank_that_exits_with_0_within_a_second_of_the_loss_is_the_peer_that_w
 
 
 def test_only_the_first_rank_that_exited_with_0_can_be_the_one_that_was_lost() -> None:
-    ends: tuple[CleanExit, ...] = (leaver(2, 300), leaver(1, 400))
+    ends: tuple[Death, ...] = (leaver(2, 300), leaver(1, 400))
     assert named(run(lost_peer(0, 500), clean_exits=ends)) == ("peer-died", 2, 1)
 
 

@@ -89,7 +89,7 @@ def test_a_rank_has_left_when_its_program_ends(tmp_path: Path) -> None:
     """Its connections are closed from then on; its process may take seconds more."""
     finished = RankFinished(ns(10), Rank(1), 0)
     events = [*start(), finished, failed(20, 0, 1), exited(5_000_000_000, 1, 0), exited(6_000_000_000, 0, 1)]
-    assert [leaver.at for leaver in gather(tmp_path, events, 0).clean_exits] == [10]
+    assert [leaver.died_at for leaver in gather(tmp_path, events, 0).clean_exits] == [10]
     code_at_exit = [*start(), finished, exited(20, 1, 17), exited(30, 0, -15)]
     assert [death.rank for death in gather(tmp_path, code_at_exit, 0).deaths] == [1, 0]
 

@@ -47,7 +47,6 @@ PURE = (
     *("record.events", "record.attempt_events", "record.resources"),
     *("evidence.model", "evidence.rank_ends", "evidence.resource_evidence", "evidence.traceback_text"),
     *("evidence.exception_chain", "evidence.childfailed", "evidence.crash_text", "evidence.went_on"),
-    "evidence.joined",
     *("observe.stack_text", "observe.close_look", "observe.stall_watch", "observe.collectives", "observe.progress"),
     *("observe.ras_text", "observe.stall_quotes", "tell.verdict_text", "tell.catalogue_text", "tell.quotation"),
     *("tell.node_table", "tell.runs_table", "tell.held_lines"),

@@ -34,51 +34,51 @@ TRACEBACK = (
     ],
 )
 def test_names_of_ranks(line: str, ranks: tuple[int, ...], words: str | None) -> None:
-    (spoken,) = assign([line])
-    assert spoken.ranks == ranks
-    assert words is None or spoken.text[spoken.start :] == words
+    (text,), (writer,) = assign([line])
+    assert writer.ranks == ranks
+    assert words is None or text[writer.start :] == words
 
 
 def test_srun_labels_are_ranks() -> None:
-    spoken = assign([f"{task}: {line}" for line in TRACEBACK for task in (3, 12)])
-    assert [each.text for each in spoken[::2]] == list(TRACEBACK)
-    assert {each.ranks for each in spoken[::2]} == {(3,)}
-    assert {each.ranks for each in spoken[1::2]} == {(12,)}
+    texts, writers = assign([f"{task}: {line}" for line in TRACEBACK for task in (3, 12)])
+    assert texts[::2] == list(TRACEBACK)
+    assert {each.ranks for each in writers[::2]} == {(3,)}
+    assert {each.ranks for each in writers[1::2]} == {(12,)}
 
 
 @pytest.mark.parametrize("line", ["1: from torch.distributed.elastic.agent", "1: [rank9]: KeyError: 'x'"])
 def test_srun_labels_of_agents_are_no_ranks(line: str) -> None:
-    spoken = assign([*(f"1: {line}" for line in TRACEBACK), line])
-    assert spoken[0].ranks == ()
-    assert spoken[0].place == "1"
+    _, writers = assign([*(f"1: {line}" for line in TRACEBACK), line])
+    assert writers[0].ranks == ()
+    assert writers[0].place == "1"
 
 
 def test_a_number_before_a_colon_is_no_task_where_few_lines_have_one() -> None:
-    assert {each.ranks for each in assign([*TRACEBACK, "12: the answer", "13: another"])} == {()}
+    assert {each.ranks for each in assign([*TRACEBACK, "12: the answer", "13: another"])[1]} == {()}
 
 
 @pytest.mark.parametrize("gap", ["", " "])
 def test_mpirun_tags(gap: str) -> None:
     """Open MPI 4 puts the words right behind the tag, 5 a blank between; a frame's own two blanks stay."""
-    spoken = assign([f"[1,{rank}]<stderr>:{gap}{line}" for line in TRACEBACK for rank in (0, 1)])
-    assert [each.text for each in spoken[1::2]] == list(TRACEBACK)
-    assert {each.ranks for each in spoken[1::2]} == {(1,)}
+    texts, writers = assign([f"[1,{rank}]<stderr>:{gap}{line}" for line in TRACEBACK for rank in (0, 1)])
+    assert texts[1::2] == list(TRACEBACK)
+    assert {each.ranks for each in writers[1::2]} == {(1,)}
 
 
 def test_what_stands_before_every_line_is_taken_off() -> None:
     hosts = [f"{host}: 2026-11-21T08:15:07Z > {line}" for line in TRACEBACK for host in ("node-a", "node-b")]
-    assert [each.text for each in assign(hosts)[::2]] == list(TRACEBACK)
-    assert [each.place for each in assign(hosts)[:2]] == ["node-a", "node-b"]
+    assert assign(hosts)[0][::2] == list(TRACEBACK)
+    assert [each.place for each in assign(hosts)[1][:2]] == ["node-a", "node-b"]
 
 
 def test_what_the_program_itself_writes_stays() -> None:
     """A time before some lines is the program's own; so is what tells of the kernel or the agent."""
     logged = [f"2026-11-21 08:15:0{second},123 INFO train: step" for second in range(9)]
-    assert [each.text for each in assign([*logged, *TRACEBACK])] == [*logged, *TRACEBACK]
+    assert assign([*logged, *TRACEBACK])[0] == [*logged, *TRACEBACK]
     kernel = [f"Nov 21 08:15:0{second} node-a kernel: oom-kill: task=python" for second in range(9)]
-    assert [each.text for each in assign(kernel)] == kernel
+    assert assign(kernel)[0] == kernel
     group = ["  + Exception Group Traceback (most recent call last):", '  |   File "/a.py", line 3, in f', "  | E: two"]
-    assert [each.text for each in assign(group)] == group
+    assert assign(group)[0] == group
 
 
 def test_the_agents_lines() -> None:
@@ -88,7 +88,7 @@ def test_the_agents_lines() -> None:
         "W1121 08:34:10.582000 3118 torch/distributed/run.py:803] *****************************************",
         "from torch.distributed.elastic import agent",
     ]
-    assert [each.agent for each in assign(lines)] == [True, True, True, False]
+    assert [each.agent for each in assign(lines)[1]] == [True, True, True, False]
 
 
 def test_lines_within_json() -> None:
@@ -121,6 +121,6 @@ def test_numbers_before_all_lines_are_no_part_of_them() -> None:
     said = ["step 1", "Traceback (most recent call last):", '  File "a.py", line 3, in f', "    f()", "", "KeyError: 1"]
     for form in ("{:6d}\t{}", "{:4d}  {}", "{}:{}", "{} {}"):
         numbered = [form.format(number, line) for number, line in enumerate(said * 3, 8)]
-        assert [each.text for each in assign(numbered)] == said * 3
+        assert assign(numbered)[0] == said * 3
     tasks = [f"{k % 4}: {line}" for k, line in enumerate(said * 4)]
-    assert [each.task for each in assign(tasks)][:3] == [0, 1, 2]
+    assert [each.task for each in assign(tasks)[1]][:3] == [0, 1, 2]

@@ -6,8 +6,9 @@ import pytest
 
 from ddp_run import explain
 from ddp_run.evidence.model import LogText, Quote
-from ddp_run.evidence.pasted.spoken_text import Log
+from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.judge.text_certainty import as_sure_as_the_text
+from ddp_run.judge.text_signs import LogEnd
 from ddp_run.judge.verdict import Confidence, FirstFailure, Verdict
 from ddp_run.record.events import ExceptionInfo, Rank
 
@@ -105,7 +106,9 @@ def verdict(
 
 
 def beside(found: Verdict, text: str) -> str:
-    return as_sure_as_the_text(found, [Log(LogText("log", tuple(text.splitlines())))]).confidence
+    return as_sure_as_the_text(
+        found, LogEnd(SpokenText.of_logs([Log(LogText("log", tuple(text.splitlines())))]))
+    ).confidence
 
 
 def oom(traceback: str = "") -> ExceptionInfo:

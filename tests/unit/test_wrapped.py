@@ -64,3 +64,18 @@ def test_a_shortened_summary(joined: str) -> None:
 def test_whole_lines_are_not_joined() -> None:
     for text in (STEPS, "CUDA out\nof memory is what we feared, but\nall went well", "a\nb\nc"):
         assert explain(text).cause is None
+
+
+OWN_CLASS = """\
+Traceback (most recent call last):
+  File "/home/me/serving/scheduler.py", line 212, in main_loop
+    self.pool.allocate(request.blocks)
+  File "/home/me/serving/block_pool.py", line 88, in allocate
+    raise OutOfMemoryError(f'cannot give {wanted} blocks to request {name}: only {self.free} of {self.total} are free')
+"""
+
+
+@pytest.mark.parametrize("last", ["serving.errors.OutOfMemoryError: cannot give 12 blocks to request a7\n", ""])
+def test_joining_does_not_take_a_class_of_ones_own_for_torchs(last: str) -> None:
+    """The longest line looks cut: joined with the next one, only its `raise` would be left."""
+    assert explain(f"{STEPS}\n{OWN_CLASS}{last}").cause == "python-exception"

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from ddp_run.evidence.model import LogText, SummaryEntry
+from ddp_run.evidence.traceback_text import HEADER
 from ddp_run.record.events import LocalRank, Rank
 
 _ROOT = re.compile(r"\bRoot Cause(?: \(first observed failure\))?:\s*$")
@@ -162,7 +163,7 @@ def boxes(lines: Sequence[str]) -> set[int]:
             titled = index + 1 < len(lines) and lines[index + 1].rstrip().endswith("FAILED")
             if titled and _BORDER.search(line):
                 start, root = index, False
-        elif "Traceback (most recent call last)" in line or index - start > _MOST_LINES:
+        elif HEADER in line or index - start > _MOST_LINES:
             start = None
         elif root and line.rstrip()[-10:] == lines[start].rstrip()[-10:]:
             found.update(range(start, index + 1))

@@ -12,6 +12,7 @@ from ddp_run.evidence.traceback_text import (
     CHAIN,
     DIRECT,
     FRAME,
+    HEADER,
     OF_RAYS_WORKER,
     WORKERS_LINES,
     Printed,
@@ -21,7 +22,6 @@ from ddp_run.evidence.traceback_text import (
 )
 from ddp_run.record.events import ExceptionInfo
 
-_PYTHONS_HEADER = "Traceback (most recent call last):"
 _EXPECTED = frozenset(
     {
         *("FileNotFoundError", "KeyError", "IndexError", "AttributeError", "ImportError", "ModuleNotFoundError"),
@@ -66,7 +66,7 @@ def _sent(lines: Sequence[str], index: int) -> Printed | None:
     """Return an exception that a Ray worker sent, from the message of the driver's."""
     if "ray::" not in lines[index] or OF_RAYS_WORKER.search(lines[index]) is None:
         return None
-    return at([_PYTHONS_HEADER, *lines[index + 1 : index + WORKERS_LINES]], 0)
+    return at([f"{HEADER}:", *lines[index + 1 : index + WORKERS_LINES]], 0)
 
 
 def interrupted(exception: ExceptionInfo) -> ExceptionInfo | None:
@@ -107,7 +107,7 @@ def dealt_with(link: ExceptionInfo, exception: ExceptionInfo) -> bool:
 def _frames(text: str) -> list[tuple[str, str | None]]:
     """Return file and function of each frame of a traceback's last exception."""
     lines = text.splitlines()
-    begin = max((index for index, line in enumerate(lines) if line.startswith(_PYTHONS_HEADER)), default=0)
+    begin = max((index for index, line in enumerate(lines) if line.startswith(HEADER)), default=0)
     return [(frame["file"], frame["function"]) for line in lines[begin:] if (frame := FRAME.match(line))]
 
 
@@ -158,8 +158,8 @@ def at_its_origin(exception: ExceptionInfo) -> ExceptionInfo:
     Source: torch/_utils.py, ExceptionWrapper: `Caught KeyError in DataLoader worker process 0.`, and below that
     `Original Traceback (most recent call last):` with the worker's own.
     """
-    _, header, original = exception.message.partition("\nOriginal Traceback (most recent call last):\n")
-    raised = from_text("Traceback (most recent call last):\n" + original) if header else None
+    _, header, original = exception.message.partition(f"\nOriginal {HEADER}:\n")
+    raised = from_text(f"{HEADER}:\n{original}") if header else None
     if raised is None or raised.file is None or is_library(raised.file):
         return exception
     return replace(exception, file=raised.file, line=raised.line, function=raised.function)

@@ -15,7 +15,7 @@ from typing import cast, get_args
 
 from ddp_run.evidence import childfailed, resource_evidence
 from ddp_run.evidence.log_tail import TAIL_BYTES
-from ddp_run.evidence.model import AgentEnd, CleanExit, Death, Evidence, LogText, Phase
+from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText, Phase
 from ddp_run.evidence.rank_ends import RankEnds
 from ddp_run.evidence.run_files import RunFiles, printed_exception, rank_folder, with_logs
 from ddp_run.record import file_names
@@ -94,7 +94,7 @@ def gather(
         attempt=attempt,
         attempts=attempt + 1,
         deaths=tuple(sorted(deaths, key=lambda death: death.order)),
-        clean_exits=tuple(sorted(clean_exits, key=lambda leaver: leaver.at)),
+        clean_exits=tuple(sorted(clean_exits, key=lambda leaver: leaver.order)),
         started=len(started),
         world_size=next((start.world_size for start in started.values()), None),
         agent=agent,
@@ -183,14 +183,23 @@ def _agent_stop_signal(log: LogText) -> int | None:
 # -------------------------------------------------------------------------------------------- the ranks
 
 
-def _death(files: RunFiles, part: AttemptEvents, start: RankStarted, ends: RankEnds, share: int) -> Death:
-    failed, exited = ends.failed.get(start.rank), ends.exited.get(start.rank)
-    death = Death(
+def _rank(part: AttemptEvents, start: RankStarted, ended_at: MonotonicNs | None) -> Death:
+    """Return who it is and how far it came. Later output of atexit handlers does not show where its program ended."""
+    return Death(
         rank=start.rank,
         local_rank=start.local_rank,
         node_rank=part.run.node_rank if part.run else None,
         host=part.run.host if part.run else None,
         pid=start.pid,
+        phase=_phase(part if ended_at is None else _until(part, ended_at), start),
+        step=_step(part, start),
+    )
+
+
+def _death(files: RunFiles, part: AttemptEvents, start: RankStarted, ends: RankEnds, share: int) -> Death:
+    failed, exited = ends.failed.get(start.rank), ends.exited.get(start.rank)
+    death = replace(
+        _rank(part, start, failed.at if failed else None),
         code=ends.code(start),
         failed_at=failed.at if failed else None,
         died_at=exited.at if exited else None,
@@ -199,9 +208,6 @@ def _death(files: RunFiles, part: AttemptEvents, start: RankStarted, ends: RankE
         memory=resource_evidence.memory(part, start, exited.at if exited else None),
         gpus=resource_evidence.gpus(part, start, ends),
         core=resource_evidence.core(part, start),
-        # Later output of atexit handlers does not show where it failed.
-        phase=_phase(_until(part, failed.at) if failed else part, start),
-        step=_step(part, start),
         call=_call(part, start),
     )
     return with_logs(files, start.folder, death, share)
@@ -247,19 +253,9 @@ def _last_sample(part: AttemptEvents, start: RankStarted) -> ProgressSampled | N
     return sampled[-1] if sampled else None
 
 
-def _leaver(files: RunFiles, part: AttemptEvents, start: RankStarted, ends: RankEnds) -> CleanExit:
-    source = f"{start.folder}/stderr.log"
-    return CleanExit(
-        rank=start.rank,
-        local_rank=start.local_rank,
-        pid=start.pid,
-        at=ends.left_at(start),
-        host=part.run.host if part.run else None,
-        node_rank=part.run.node_rank if part.run else None,
-        stderr=files.tail(source, _LEAST_BYTES),
-        phase=_phase(_until(part, ends.left_at(start)), start),
-        step=_step(part, start),
-    )
+def _leaver(files: RunFiles, part: AttemptEvents, start: RankStarted, ends: RankEnds) -> Death:
+    left_at, stderr = ends.left_at(start), files.tail(f"{start.folder}/{file_names.STDERR}", _LEAST_BYTES)
+    return replace(_rank(part, start, left_at), code=0, died_at=left_at, stderr=stderr)
 
 
 def _without_hello(part: AttemptEvents, agent: AgentEnd, started: Mapping[Rank, RankStarted]) -> list[Death]:

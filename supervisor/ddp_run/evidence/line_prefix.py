@@ -8,19 +8,18 @@ from dataclasses import dataclass
 
 _DIGITS = re.compile(r"\d+")
 _GROUP_ROW = re.compile(r"^\s+[|+]")
-
-
 _PREFIX_CHARS = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The prefix of each line of one traceback; its numbers (times, percentages) may change. `parts`: the text between
-    its numbers.
+    """The prefix of each line of one traceback; its numbers (times, percentages) may change.
+
+    `group`: the same for the lines around an exception group, if it is part of one.
     """
 
-    parts: tuple[str, ...] = ("",)
-    group: Prefix | None = None
+    before: re.Pattern[str]
+    group: re.Pattern[str] | None = None
 
     @classmethod
     def of(cls, before: str, following: Sequence[str]) -> Prefix:
@@ -28,32 +27,23 @@ class Prefix:
         repeated)."""
         before = before.removesuffix("Original ")
         base = before.removesuffix("  + ")
-        group = cls(_parts(base)) if base != before and len(base) <= _PREFIX_CHARS else None
-        if group is not None:
-            before = f"{base}  | "
-        prefix = cls(_parts(before), group) if len(before) <= _PREFIX_CHARS else cls(("",), group)
-        return prefix if any(prefix.strip(line) is not None for line in following) else cls(("",), group)
+        grouped = base != before
+        prefix = cls(_numbers_apart(f"{base}  | " if grouped else base), _numbers_apart(base) if grouped else None)
+        has_one = len(base) <= _PREFIX_CHARS and any(prefix.strip(line) is not None for line in following)
+        return prefix if has_one else cls(_numbers_apart(""), prefix.group)
 
     def strip(self, line: str) -> str | None:
         """Return the line without the prefix, None if it has a different one."""
-        first, *others = self.parts
-        if not line.startswith(first):
-            return None
-        end = len(first)
-        for part in others:
-            number = _DIGITS.match(line, end)
-            if number is None or not line.startswith(part, number.end()):
-                return None
-            end = number.end() + len(part)
-        return line[end:]
+        hit = self.before.match(line)
+        return None if hit is None else line[hit.end() :]
 
     def of_member(self, line: str) -> str | None:
         """Return a line of an exception group, drawn with `|` and `+`; in other tracebacks, what `strip` does."""
         if self.group is None:
             return self.strip(line)
-        rest = self.group.strip(line)
-        return rest if rest is not None and _GROUP_ROW.match(rest) is not None else None
+        hit = self.group.match(line)
+        return line[hit.end() :] if hit is not None and _GROUP_ROW.match(line[hit.end() :]) is not None else None
 
 
-def _parts(prefix: str) -> tuple[str, ...]:
-    return tuple(_DIGITS.split(prefix))
+def _numbers_apart(prefix: str) -> re.Pattern[str]:
+    return re.compile(r"\d+".join(map(re.escape, _DIGITS.split(prefix))))

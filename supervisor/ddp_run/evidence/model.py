@@ -91,7 +91,7 @@ class LogText:
 
 @frozen
 class Death:
-    """One rank's failure and everything known about it.
+    """One rank's end and everything known about it: a failure, unless it exited with 0.
 
     `code` is Python's convention (negative: signal); None: unknown. `failed_at` is the stamp taken inside the rank when
     its program failed, `died_at` the kernel's report of its end; the earlier of the two orders deaths. `signals_sent`
@@ -172,22 +172,6 @@ TORCHS_AGENT = Death(rank=None, name="torch's agent")
 
 
 @frozen
-class CleanExit:
-    """A rank that exited with 0. `at`: the stamp at the end of its program, else the kernel's report of its end."""
-
-    rank: Rank
-    local_rank: LocalRank | None
-    pid: int | None
-    at: MonotonicNs
-    host: str | None = None
-    node_rank: int | None = None
-    stderr: LogText = field(default_factory=lambda: LogText(""))
-    phase: Phase | None = None
-    step: int | None = None
-    """The same as in `Death`."""
-
-
-@frozen
 class SummaryEntry:
     """One failure as printed in a ChildFailedError."""
 
@@ -233,8 +217,8 @@ class Evidence:
     attempts: int = 1
     deaths: tuple[Death, ...] = ()
     """Ranks that ended with anything but 0, earliest first."""
-    clean_exits: tuple[CleanExit, ...] = ()
-    """Ranks that exited with 0, earliest first."""
+    clean_exits: tuple[Death, ...] = ()
+    """Ranks that exited with 0, earliest first; `died_at` is the end of their program, where they reported it."""
     started: int = 0
     """The number of ranks that reported their start."""
     world_size: int | None = None

@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from ddp_run.evidence.log_tail import LINE_CHARS, TAIL_BYTES
 from ddp_run.evidence.model import LogText
+from ddp_run.evidence.traceback_text import HEADER
 from ddp_run.evidence.unpacked import copy, is_whole_file
 from ddp_run.evidence.word_search import (
     AFTER,
@@ -41,8 +42,6 @@ FIRST_LINES = 40_000
 LAST_LINES = 80_000
 _AROUND = 2 << 10
 _STATES = 16
-_ALWAYS = "Traceback (most recent call last)"
-"""The length kept of a line that a progress bar overwrote, whatever the words are."""
 
 
 @frozen
@@ -83,7 +82,7 @@ def read_stream(
 
 def read_text(text: str, source: str, words: Collection[str]) -> Excerpt:
     """Read data that is already in memory."""
-    kept = _Kept(tuple(dict.fromkeys([_ALWAYS, *words])), _Room.of(1))
+    kept = _Kept(tuple(dict.fromkeys([HEADER, *words])), _Room.of(1))
     for number, line in enumerate(text.split("\n"), 1):
         kept.take(line, number)
     return Excerpt(kept.text(source), kept.left_out())
@@ -115,7 +114,7 @@ class _Room:
 
 def _read(log: int, source: str, words: Collection[str], engines: Collection[Engine], room: _Room) -> Excerpt:
     size = os.fstat(log).st_size
-    texts = tuple(dict.fromkeys([_ALWAYS, *words]))
+    texts = tuple(dict.fromkeys([HEADER, *words]))
     kept = _Kept(texts, room)
     if size <= room.tail:
         kept.add(log, (0, size), 1)
@@ -167,9 +166,6 @@ def _whole_lines(log: int, span: Span, size: int) -> Span:
 def _newlines_before(log: int, marks: list[int], position: int) -> int:
     mark = position // CHUNK
     return marks[mark] + os.pread(log, position - mark * CHUNK, mark * CHUNK).count(b"\n")
-
-
-# --------------------------------------------------------------------------------------------- where words stand
 
 
 # --------------------------------------------------------------------------------------------------------- lines

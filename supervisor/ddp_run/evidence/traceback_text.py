@@ -16,13 +16,16 @@ from ddp_run.evidence.model import LogText, Quote
 from ddp_run.record.events import ExceptionInfo
 from ddp_run.values.redaction import REDACTED
 
+HEADER = "Traceback (most recent call last)"
+PLACE = re.compile(r'  File "(?P<file>[^"\n]{1,4096})", line (?P<line>\d{1,9})\b(?:, in (?P<function>[\w<>]+))?')
+"""A frame anywhere in a line."""
 _HEADER = re.compile(r"(?P<group>Exception Group )?Traceback \(most recent call last\):(?: \(RANK \d{1,9}\))?\s*$")
 """Python's; torch.distributed.checkpoint adds the rank (torch/distributed/checkpoint/utils.py)."""
 FRAME = re.compile(r'^(?:  |> )File "(?P<file>.+)", line (?P<line>\d{1,9})(?:, in (?P<function>.+))?\s*$')
 _BOX = re.compile(r"(?:╭|\+)[─-]+ Traceback \(most recent call last\) [─-]+(?:╮|\+)\s*$")
 _BOX_END = re.compile(r"(?:╰|\+)[─-]+(?:╯|\+)\s*$")
 _BOX_FRAME = re.compile(r"^(?P<file>\S.*):(?P<line>\d{1,9}) in (?P<function>\S+)$")
-_TOP = " Traceback (most recent call last) "
+_TOP = f" {HEADER} "
 _BOX_LINES = 4000
 _OPEN_BOXES = 200
 """After this many boxes without an end, as in a truncated log, stop searching for ends."""
@@ -96,7 +99,8 @@ def find(lines: Sequence[str]) -> tuple[Printed, ...]:
     index = open_boxes = 0
     threads: list[int] = []
     while index < len(lines):
-        printed = at(lines, index, boxes=open_boxes < _OPEN_BOXES)
+        begins = HEADER in lines[index] or 'File "' in lines[index]
+        printed = at(lines, index, boxes=open_boxes < _OPEN_BOXES) if begins else None
         if printed is None:
             open_boxes += _TOP in lines[index]
             if "Exception in thread " in lines[index]:
@@ -144,7 +148,7 @@ def from_text(text: str) -> ExceptionInfo | None:
 
 def at(lines: Sequence[str], index: int, *, boxes: bool = True) -> Printed | None:
     """Return the exception whose traceback, box or bare frame begins at this line; None if there is none."""
-    header = _HEADER.search(lines[index]) if "Traceback (most" in lines[index] else None
+    header = _HEADER.search(lines[index]) if HEADER in lines[index] else None
     if header is not None:
         return _traceback(lines, index, header)
     box = _BOX.search(lines[index]) if boxes and _TOP in lines[index] else None
@@ -189,7 +193,7 @@ def _boxed(lines: Sequence[str], start: int, before: str) -> Printed | None:
             if strangers > _MESSAGE_LINES:
                 break
             continue
-        if "Traceback (most" in text and _BOX.match(text):
+        if HEADER in text and _BOX.match(text):
             break  # the next one starts: this one was cut off
         if _BOX_END.match(text):
             return _below_box(lines, start, index + 1, prefix, frames)
@@ -220,13 +224,13 @@ def _below_box(lines: Sequence[str], start: int, index: int, prefix: Prefix, fra
     message, end = _message(lines, index, prefix, said["message"])
     frame = _user_frame(frames)
     text = [f'  File "{each.file}", line {each.line}, in {each.function}' for each in frames]
-    body = "\n".join(["Traceback (most recent call last):", *text, f"{said['type']}: {message}"])
+    body = "\n".join([f"{HEADER}:", *text, f"{said['type']}: {message}"])
     info = ExceptionInfo(said["type"], message, frame.file, frame.line, frame.function, body)
     return Printed(info, index, start, end)
 
 
 def _body(header: re.Match[str], text: list[str]) -> str:
-    first = f"{header['group'] or ''}Traceback (most recent call last):"
+    first = f"{header['group'] or ''}{HEADER}:"
     return _bounded("\n".join([first, *(text[1:] if text and text[0].endswith(first) else text)]))
 
 
@@ -300,7 +304,7 @@ def _worker_frames(lines: Sequence[str], index: int, end: int, prefix: Prefix) -
     """Return the frames inside a worker process that torch appends to the message ("Original Traceback …")."""
     for position in range(index, min(len(lines), end + 2)):
         text = prefix.strip(lines[position])
-        if text is not None and text.startswith("Original Traceback (most recent call last):"):
+        if text is not None and text.startswith(f"Original {HEADER}:"):
             frames, after = _frames(lines, position + 1, prefix)
             return frames, min(len(lines), after + 1)
     return [], end

@@ -91,7 +91,7 @@ class WentOn:
         self._lines = lines
         self._new: list[int] = []
         self._aborts: list[int] = []
-        known: list[tuple[int, int]] = []
+        first = [-1] * len(lines)
         steps: list[list[int]] = []
         self._repeated = self._worked = self.ended_well = -1
         for form, at in _by_form(lines).items():  # lines of one form show the same
@@ -103,7 +103,8 @@ class WentOn:
             if not said or not is_news(line):
                 continue
             if len(at) > 1 and not line[:1].isspace():
-                known += [(k, at[0]) for k in said]
+                for k in said:
+                    first[k] = at[0]
                 if "0" in form and len(said) >= _REPEATED:
                     self._repeated = max(self._repeated, said[-_REPEATED])
             if shows_life(line.removeprefix(" ")):  # Megatron's steps begin with one blank, as does wrapped text
@@ -114,7 +115,7 @@ class WentOn:
                 steps += [differing] if len(differing) >= _PROGRESS else []
         self._new.sort()
         self._aborts.sort()
-        self._known = _earliest(sorted(known))
+        self._known = _earliest(first)
         drawn = _bars(lines, silent)
         self._drawn = drawn[-_PROGRESS] if len(drawn) >= _PROGRESS else -1
         self._much = self._new[-VERY_LAST] if len(self._new) >= VERY_LAST else -1
@@ -136,8 +137,7 @@ class WentOn:
         """Whether it went on after the exception that starts at `start`, is named at `shown` and ends before `end`."""
         if self.running > shown:
             return True
-        place = bisect_right(self._known, shown, key=lambda each: each[0])
-        earliest = self._known[place][1] if place < len(self._known) else ()
+        earliest = self._known[shown + 1]
         beside = (*self._lines[max(0, start - 1) : start], *self._lines[end : end + 1])
         enough = 1 if any(HANDLED.search(line) for line in beside) else _KNOWN
         return len(earliest) >= enough and earliest[enough - 1] < start
@@ -189,14 +189,16 @@ def form_of(line: str) -> str:
     return _DIGITS.sub("0", line)
 
 
-def _earliest(known: Sequence[tuple[int, int]]) -> list[tuple[int, tuple[int, ...]]]:
-    """Return for each line where the forms of it and of the lines after it first occur: the `_KNOWN` earliest."""
-    found: list[tuple[int, tuple[int, ...]]] = []
+def _earliest(first: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return for each line, and the end, where the forms of it and of the lines after it first occur: the `_KNOWN`
+    earliest. `first` is that of the line alone, -1 if its form doesn't count."""
     earliest: tuple[int, ...] = ()
-    for k, first in reversed(known):
-        earliest = tuple(sorted((*earliest, first))[:_KNOWN])
-        found.append((k, earliest))
-    return found[::-1]
+    found = [earliest] * (len(first) + 1)
+    for k in range(len(first) - 1, -1, -1):
+        if first[k] >= 0 and (len(earliest) < _KNOWN or first[k] < earliest[-1]):
+            earliest = tuple(sorted((*earliest, first[k]))[:_KNOWN])
+        found[k] = earliest
+    return found
 
 
 def _by_form(lines: Sequence[str]) -> dict[str, list[int]]:
@@ -214,8 +216,9 @@ def _bars(lines: Sequence[str], silent: Set[int]) -> list[int]:
     """Return where each state of a progress bar was first drawn, in order. Several bars may take turns."""
     states: list[str] = []
     drawn: list[int] = []
-    for k, line in enumerate(lines):
-        if any(words in line for words in _BAR_WORDS) and k not in silent and _BAR.search(line):
+    present = [words for words in _BAR_WORDS if any(words in line for line in lines)]
+    for k, line in enumerate(lines if present else ()):
+        if any(words in line for words in present) and k not in silent and _BAR.search(line):
             count = _COUNT.search(line)
             state = _PICTURE.sub("", line) if count is None else str(count[0])
             if state not in states[-VERY_LAST:]:

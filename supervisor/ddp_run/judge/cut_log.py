@@ -8,17 +8,16 @@ of progress as a rank's last words. Its answer is at most "likely", and whatever
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ddp_run.evidence import exception_chain
 from ddp_run.evidence.model import AgentEnd, Death, Evidence
 from ddp_run.evidence.pasted import raised
-from ddp_run.evidence.pasted.spoken_text import Log
 from ddp_run.judge.catalogue import rule_named
 from ddp_run.judge.diagnose import judge
 from ddp_run.judge.order import strongest
-from ddp_run.judge.text_signs import MOST_LINES, TextSign, found_in, symptoms_in, went_on_after
+from ddp_run.judge.text_signs import LogEnd, TextSign
 from ddp_run.judge.verdict import Area, FirstFailure, Rule, Verdict
 from ddp_run.record.events import ExceptionInfo, Rank
 
@@ -37,22 +36,22 @@ _GIVES_UP = re.compile(r"(?i:sigquit)[^\n]{1,80}It usually means (?:the|one) chi
 """SGLang's server, which then kills itself and its children."""
 
 
-def read(logs: Sequence[Log], strict: Verdict) -> Verdict:
+def read(end: LogEnd, strict: Verdict) -> Verdict:
     """Return the strict reading's verdict. If that has no cause, use the best sign in the text."""
     if not _lacks_a_cause(strict):
-        return _with_what_stands_above(logs, strict) if _may_follow(rule_named(strict.cause)) else strict
+        return _with_what_stands_above(end, strict) if _may_follow(rule_named(strict.cause)) else strict
     if strict.outcome is None:
-        strict = _shortened(logs) or strict
+        strict = _shortened(end) or strict
         if not _lacks_a_cause(strict):
             return strict
-    signs = found_in(logs)
+    signs = end.signs
     first = strict.first_failure
-    if strict.cause != _ABORTED and first is not None and first.signal is not None and not _ends_itself(logs):
+    if strict.cause != _ABORTED and first is not None and first.signal is not None and not _ends_itself(end):
         # a server kills its processes with SIGKILL after one of them raises; the others then miss a peer
-        signs = (sign for sign in signs if _may_lead_to_a_kill(sign))
+        signs = tuple(filter(_may_lead_to_a_kill, signs))
     found = _strongest(signs)
     if found is None and (first is None or first.signal is None or strict.cause == _ABORTED):
-        found = _strongest(symptoms_in(logs))
+        found = _strongest(end.symptoms())
     if found is None or (strict.outcome is not None and found.finding.rule.consequence):
         return strict
     if strict.cause == _ABORTED and found.exception is not None and raised.starts_a_launcher(found.exception):
@@ -76,11 +75,9 @@ def _may_follow(rule: Rule | None) -> bool:
     return rule is not None and (rule.consequence or rule.general or rule.end in ("told", "after"))
 
 
-def _ends_itself(logs: Sequence[Log]) -> bool:
+def _ends_itself(end: LogEnd) -> bool:
     """Whether a server says that it stops all its processes because one of them failed."""
-    return any(
-        "usually means" in line and _GIVES_UP.search(line) for log in logs for line in log.text.ending(MOST_LINES).lines
-    )
+    return any("usually means" in line and _GIVES_UP.search(line) for line in end.spoken.lines)
 
 
 def _strongest(signs: Iterable[TextSign]) -> TextSign | None:
@@ -91,7 +88,7 @@ def _strongest(signs: Iterable[TextSign]) -> TextSign | None:
     return next((sign for sign in causes if sign.finding is best), None)
 
 
-def _with_what_stands_above(logs: Sequence[Log], strict: Verdict) -> Verdict:
+def _with_what_stands_above(end: LogEnd, strict: Verdict) -> Verdict:
     """Use the cause of an earlier exception that explains more, if no progress came after it: the last one followed
     from it.
 
@@ -100,7 +97,7 @@ def _with_what_stands_above(logs: Sequence[Log], strict: Verdict) -> Verdict:
     stays, but is not certain.
     """
     first = strict.first_failure.rank if strict.first_failure is not None else None
-    signs = list(found_in(logs))
+    signs = end.signs
     crashes = [sign for sign in signs if sign.finding.rule.end == "crashed"]
     crash = _strongest(crashes)
     rule = rule_named(strict.cause)
@@ -131,20 +128,20 @@ def _say_the_same(one: ExceptionInfo, other: ExceptionInfo | None) -> bool:
     return other is not None and first == (other.message.partition("\n")[0].strip(), other.type)
 
 
-def _shortened(logs: Sequence[Log]) -> Verdict | None:
+def _shortened(end: LogEnd) -> Verdict | None:
     """Return the verdict for a piece of torch's summary in any layout: `rank 1 exitcode: -6 (SIGABRT)`."""
-    for log in logs:
-        text = log.text.ending(MOST_LINES)
-        whole = "\n".join(text.lines)
-        hit = _ENDED.search(whole)
-        code = int(hit["code"] or hit["wrapped"]) if hit is not None else 0
-        if hit is not None and code and not went_on_after(logs, text.number(whole.count("\n", 0, hit.end())) or 0):
-            rank = None if hit["rank"] is None else Rank(int(hit["rank"]))
-            death = Death(rank, code=code, stderr=text)
-            verdict = judge(Evidence(deaths=(death,), agent=AgentEnd(log=text), logs_only=True))
-            sure = "likely" if verdict.confidence == "certain" else verdict.confidence
-            return replace(verdict, confidence=sure)
-    return None
+    whole = "\n".join(end.spoken.lines)
+    hit = _ENDED.search(whole)
+    code = int(hit["code"] or hit["wrapped"]) if hit is not None else 0
+    if hit is None or not code:
+        return None
+    text = end.spoken.text(range(len(end.spoken.lines)))
+    if end.went_on_after(text.number(whole.count("\n", 0, hit.end())) or 0):
+        return None
+    rank = None if hit["rank"] is None else Rank(int(hit["rank"]))
+    death = Death(rank, code=code, stderr=text)
+    verdict = judge(Evidence(deaths=(death,), agent=AgentEnd(log=text), logs_only=True))
+    return replace(verdict, confidence="likely") if verdict.confidence == "certain" else verdict
 
 
 def _lacks_a_cause(strict: Verdict) -> bool:

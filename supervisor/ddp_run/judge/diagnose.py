@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ddp_run.evidence import childfailed
-from ddp_run.evidence.model import UNORDERED, CleanExit, Death, Evidence, Phase
+from ddp_run.evidence.model import UNORDERED, Death, Evidence, Phase
 from ddp_run.judge.catalogue import Cause, load
 from ddp_run.judge.early_exit import ended_silently, finished_first
 from ddp_run.judge.findings import Judged, Rules
 from ddp_run.judge.first_end import first_end, how_close
-from ddp_run.judge.first_failure import follower, of_clean_exit, of_death
+from ddp_run.judge.first_failure import follower, of_death
 from ddp_run.judge.hung import hung
 from ddp_run.judge.order import strongest
 from ddp_run.judge.verdict import Area, Finding, FirstFailure, Retry, Verdict
@@ -109,8 +109,8 @@ class _Judgement:
             return False
         # If the ranks of all nodes ended well, ddp-run does not wait for the agent: it has nothing to add.
         ranks = attempt.world_size if attempt.nodes == 1 else None
-        ends = [leaver.at for leaver in attempt.clean_exits]
-        ends += [death.died_at for death in attempt.deaths if death.code == 0 and death.died_at is not None]
+        left = (*attempt.clean_exits, *(death for death in attempt.deaths if death.code == 0))
+        ends = [death.died_at for death in left if death.died_at is not None]
         everyone = attempt.all_nodes_ended_well or (ranks is not None and len(ends) >= ranks)
         if attempt.agent.code != 0 and not everyone:
             return False
@@ -258,15 +258,15 @@ class _Judgement:
 
     # ------------------------------------------------------------------------------------- the responsible rank
 
-    def _culprit_that_left(self, lost: Sequence[Judged], judged: Sequence[Judged]) -> CleanExit | None:
+    def _culprit_that_left(self, lost: Sequence[Judged], judged: Sequence[Judged]) -> Death | None:
         """Return the first rank that exited with 0 before the others lost it, if they show no other failure."""
         if not lost or not self.attempt.clean_exits:
             return None
         first = self.attempt.clean_exits[0]
-        return first if all(first.at < item.death.order + LEAVING_NS for item in judged) else None
+        return first if all(first.order < item.death.order + LEAVING_NS for item in judged) else None
 
-    def _left_early(self, leaver: CleanExit, lost: Sequence[Judged], judged: Sequence[Judged]) -> Verdict:
-        first = of_clean_exit(leaver)
+    def _left_early(self, leaver: Death, lost: Sequence[Judged], judged: Sequence[Judged]) -> Verdict:
+        first = of_death(leaver)
         gone = tuple(follower(item.death, _lost_peer(item, f"rank {leaver.rank}")) for item in judged)
         finding = finished_first(leaver.rank, lost[0].finding, [item.death for item in lost])
         verdict = Verdict("failed", 1, first_failure=first, collateral=gone, phase=leaver.phase, step=leaver.step)

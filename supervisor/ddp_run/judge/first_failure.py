@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ddp_run.evidence.crash_text import crash_of
-from ddp_run.evidence.model import UNORDERED, CleanExit, Death
+from ddp_run.evidence.model import UNORDERED, Death
 from ddp_run.judge.verdict import Collateral, FirstFailure
 from ddp_run.record.events import MonotonicNs
 from ddp_run.values.signals import signal_name
 
 
 def of_death(death: Death) -> FirstFailure:
-    """A rank that failed."""
+    """A rank that failed, or that exited with 0 while the others still needed it."""
     crash = crash_of(death) if death.exception is None else None
     return FirstFailure(
         rank=death.rank,
@@ -23,20 +23,6 @@ def of_death(death: Death) -> FirstFailure:
         at=None if death.order == UNORDERED else MonotonicNs(death.order),
         exception=death.exception if crash is None else crash.exception,
         log=death.stderr.source or None,
-    )
-
-
-def of_clean_exit(gone: CleanExit) -> FirstFailure:
-    """A rank that exited with 0 while the others still needed it."""
-    return FirstFailure(
-        rank=gone.rank,
-        local_rank=gone.local_rank,
-        node_rank=gone.node_rank,
-        host=gone.host,
-        pid=gone.pid,
-        exit_code=0,
-        at=gone.at,
-        log=gone.stderr.source or None,
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddp_run.evidence.model import CleanExit, Death, Evidence, Quote
+from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge.catalogue import NAMELESS, Cause, rule_named
-from ddp_run.judge.first_failure import follower, of_clean_exit, of_death
+from ddp_run.judge.first_failure import follower, of_death
 from ddp_run.judge.verdict import Confidence, Finding, FirstFailure, Verdict
 from ddp_run.record import file_names
 from ddp_run.record.events import Rank
@@ -28,8 +28,7 @@ def hung(attempt: Evidence, causes: Sequence[Cause], after_s: float) -> Verdict:
     shown = _with_stacks(attempt, rank)
     stacks = _stacks(attempt, shown)
     quotes = tuple(Quote(stacks, None, text) for text in (stall.quotes if stall is not None else ()))
-    everyone: tuple[Death | CleanExit, ...] = (*_ranks(attempt), *attempt.clean_exits)
-    where = next((each for each in everyone if rank in (None, each.rank)), None)
+    where = next((each for each in (*_ranks(attempt), *attempt.clean_exits) if rank in (None, each.rank)), None)
     advice = (f"cat {attempt.path(stacks)}   # all threads of rank {shown}",) if _is_here(attempt, shown) else ()
     verdict = Verdict(
         "hung",
@@ -50,7 +49,7 @@ def _hanging(attempt: Evidence, rank: Rank) -> FirstFailure:
     if known is not None:  # ddp-run ended it with a signal, so that is its exit code
         return replace(of_death(known), exit_code=None, signal=None, exception=None)
     gone = next((each for each in attempt.clean_exits if each.rank == rank), None)
-    return FirstFailure(rank) if gone is None else of_clean_exit(gone)
+    return FirstFailure(rank) if gone is None else of_death(gone)
 
 
 def _with_stacks(attempt: Evidence, rank: Rank | None) -> Rank | None:

@@ -14,14 +14,13 @@ from functools import cache, lru_cache
 from re import Match, Pattern
 
 from ddp_run.evidence.exception_chain import chain, dealt_with, raised_by_handler, statement
-from ddp_run.evidence.joined import joined
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.went_on import WentOn
 from ddp_run.evidence.windows import LAST_WORDS, LEAVING
-from ddp_run.judge.literals import longest
 from ddp_run.judge.verdict import Confidence, Finding, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
+from ddp_run.values.literals import longest
 
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """Signals caused by the process itself. Any other signal may have come long after a line."""
@@ -198,7 +197,6 @@ class Hit:
             tuple(advised),
             confidence or ("likely" if sign.likely else self.confidence),
             retry or sign.retry,
-            death.exception,
         )
 
 
@@ -298,15 +296,14 @@ def started_again(log: LogText, hit: Hit) -> bool:
 
 def every(log: LogText, *signs: Sign) -> list[Hit]:
     """Find all lines of the log with one of the signs, in order."""
-    text = joined(log.lines)
-    found = [
+    holds = _held(log.lines)
+    present = [sign for sign in signs if holds(sign.words)]
+    return [
         Hit(sign, match, log.quote(index), None, "certain", index)
-        for sign in signs
-        if text.holds(sign.words)
-        for index, line in enumerate(log.lines)
+        for index, line in enumerate(log.lines if present else ())
+        for sign in present
         if (match := sign.search(line)) is not None
     ]
-    return sorted(found, key=lambda hit: hit.index)
 
 
 def quotes(*hits: Hit | None) -> tuple[Quote, ...]:
@@ -316,14 +313,13 @@ def quotes(*hits: Hit | None) -> tuple[Quote, ...]:
 
 def _speaks_of_nccl(log: LogText) -> bool:
     """Whether the log contains an NCCL error, so that NCCL's lines elsewhere belong to it."""
-    text = joined(log.lines)
-    return any(text.holds(words) for words in _NCCL_ERRORS)
+    return any(map(_held(log.lines), _NCCL_ERRORS))
 
 
 def _last(log: LogText, signs: Sequence[Sign], confidence: Confidence, lines: int | None = None) -> Hit | None:
     """Return the last line with a sign; with `lines`, only if it is among the last so many."""
-    text = joined(log.lines)
-    present = [sign for sign in signs if text.holds(sign.words)]
+    holds = _held(log.lines)
+    present = [sign for sign in signs if holds(sign.words)]
     first = 0 if lines is None else max(0, len(log.lines) - lines)
     for index in range(len(log.lines) - 1 if present else -1, first - 1, -1):
         line = log.lines[index]
@@ -335,6 +331,12 @@ def _last(log: LogText, signs: Sequence[Sign], confidence: Confidence, lines: in
 
 
 _went_on = lru_cache(maxsize=4)(WentOn)  # rules ask about the same few logs
+
+
+@lru_cache(maxsize=4)
+def _held(lines: tuple[str, ...]) -> Callable[[str], bool]:
+    """Return whether words occur in these lines; sixty rules ask, mostly in vain, and again for each rank."""
+    return cache("\n".join(lines).__contains__)
 
 
 def _quote(log: LogText, link: ExceptionInfo, match: Match[str]) -> Quote | None:

@@ -7,20 +7,18 @@ before, one in four certain answers was wrong if the text also showed another ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from ddp_run.evidence import exception_chain
 from ddp_run.evidence.pasted import raised
-from ddp_run.evidence.pasted.spoken_text import Log
 from ddp_run.judge.catalogue import follows_another, rule_named
 from ddp_run.judge.order import explains
-from ddp_run.judge.text_signs import TextSign, found_in, went_on_after
+from ddp_run.judge.text_signs import LogEnd, TextSign
 from ddp_run.judge.verdict import Layer, Rule, Verdict
 from ddp_run.record.events import ExceptionInfo
 
 
-def as_sure_as_the_text(verdict: Verdict, logs: Sequence[Log]) -> Verdict:
+def as_sure_as_the_text(verdict: Verdict, end: LogEnd) -> Verdict:
     """Reduce certain to likely if the text shows another cause, or a process that went on after the line."""
     rule = rule_named(verdict.cause)
     if verdict.confidence != "certain" or rule is None:
@@ -28,10 +26,10 @@ def as_sure_as_the_text(verdict: Verdict, logs: Sequence[Log]) -> Verdict:
     first = verdict.first_failure
     exception = first.exception if first is not None else None
     lines = [quote.line or 0 for quote in verdict.evidence]
-    doubtful = any(_speaks_of_another(sign, rule, exception, min(lines, default=0)) for sign in found_in(logs))
+    doubtful = any(_speaks_of_another(sign, rule, exception, min(lines, default=0)) for sign in end.signs)
     told = max(lines, default=0)
     if not doubtful and exception is None and (first is None or first.exit_code is None) and told:
-        doubtful = went_on_after(logs, told)  # nothing else shows an end
+        doubtful = end.went_on_after(told)  # nothing else shows an end
     return replace(verdict, confidence="likely") if doubtful else verdict
 
 

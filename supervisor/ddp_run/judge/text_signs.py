@@ -9,13 +9,12 @@ import re
 import signal
 from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
-from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 
 from ddp_run.evidence import childfailed
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
 from ddp_run.evidence.pasted import got_over, launcher_text, raised, torn_frames
-from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
+from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.went_on import WORKED, WentOn, form_of, kind_of
 from ddp_run.evidence.windows import AFTER, BEFORE, LAST_WORDS
 from ddp_run.judge import oom_text
@@ -27,7 +26,6 @@ from ddp_run.values.typed_fields import frozen
 
 MOST_LINES = 4000
 """The number of lines read at a log's end: this handles pasted excerpts."""
-_MOST_LOGS = 64
 _MOST_EXCEPTIONS = 40
 _MOST_LINES_ASKED = 60
 _ABORTS = re.compile(
@@ -49,112 +47,92 @@ class TextSign:
     exception: ExceptionInfo | None = None
 
 
-# ------------------------------------------------------------------------------------------- where to look
+class LogEnd:
+    """The last lines of each pasted log, read once: who wrote them, where programs went on, and what rules find."""
 
+    def __init__(self, spoken: SpokenText) -> None:
+        self.spoken = spoken.ending(MOST_LINES)
 
-def _words(spoken: SpokenText, index: int) -> str:
-    return spoken.lines[index][spoken.by[index].start :]
+    @cached_property
+    def _telling(self) -> Set[int]:
+        """The lines with words of a rule's sign. Of lines that differ in digits, one is looked at."""
+        text = "\n".join(set(map(kind_of, self.spoken.lines)))
+        present = [word for word, form in _forms_of_words() if form in text]
+        return {index for index, line in enumerate(self.spoken.lines) if any(word in line for word in present)}
 
+    @cached_property
+    def _went_on(self) -> WentOn:
+        """Where the programs went on. Launchers' lines and lines with a sign's words do not show it."""
+        lines, by = self.spoken.lines, self.spoken.by
+        said = [line[each.start :] for line, each in zip(lines, by, strict=True)]
+        silent = self._telling | {index for index, each in enumerate(by) if each.agent}
+        silent |= childfailed.boxes(lines) | launcher_text.report(lines)
+        failed = next((index for index, line in enumerate(said) if _OF_RAYS_DRIVER.match(line)), len(said))
+        silent |= {index for index in range(failed, len(said)) if _LATE.search(said[index])}
+        return WentOn(said, silent=silent)
 
-def _went_on(spoken: SpokenText, summaries: Set[int]) -> WentOn:
-    """Read where the programs went on. Launchers' lines and lines with a sign's words do not show it."""
-    said = [_words(spoken, index) for index in range(len(spoken.lines))]
-    present = _present(said)
-    silent = {index for index, each in enumerate(spoken.by) if each.agent} | summaries
-    silent |= {index for index, line in enumerate(said) if any(word in line for word in present)}
-    failed = next((index for index, line in enumerate(said) if _OF_RAYS_DRIVER.match(line)), len(said))
-    silent |= {index for index in range(failed, len(said)) if _LATE.search(said[index])}
-    return WentOn(said, silent=silent)
+    @cached_property
+    def signs(self) -> tuple[TextSign, ...]:
+        """The rules' findings after the last progress: exceptions (complete, torn), then lines, then bare frames."""
+        spoken, found = self.spoken, list[TextSign]()
+        behind = max(self._went_on.progress + 1, got_over.until(spoken))
+        everything = spoken.text(range(len(spoken.lines)))
+        shown = raised.Exceptions(spoken)
+        exceptions = [each for each in shown.all() if each.index >= behind][-_MOST_EXCEPTIONS:]
+        exceptions = [each for each in exceptions if not raised.starts_a_launcher(each.info)] or exceptions
+        for each in exceptions:
+            death = Death(rank=_alone(each.ranks), exception=each.info, stderr=spoken.text(sorted(each.lines)))
+            found += [TextSign(asked, each.index, death.rank, each.info) for asked in _asked(death, everything)]
+        inside = {index for each in exceptions for index in each.lines} | shown.ignored
+        others = [index for index in range(behind, len(spoken.lines)) if index not in inside]
+        well = any(WORKED.search(spoken.lines[index]) for index in others)
+        lines = self._lines(others, everything)
+        # the first rank to end closes the store and its sockets
+        found += [sign for sign in lines if not (well and sign.finding.rule.consequence)]
+        return tuple(found if exceptions else [*found, *_frames(spoken, others, everything)])
 
+    def _lines(self, indexes: Sequence[int], everything: LogText) -> Iterator[TextSign]:
+        """Yield findings from single lines with a sign's words, together with the lines around them."""
+        spoken = self.spoken
+        telling = [k for k, index in enumerate(indexes) if index in self._telling]
+        once = {form_of(spoken.lines[indexes[k]]): k for k in reversed(telling)}  # eight ranks print the same
+        for k in sorted(once.values())[-_MOST_LINES_ASKED:]:
+            index = indexes[k]
+            if spoken.by[index].agent or self._went_on.after_line(index):
+                continue
+            rank = _alone(spoken.by[index].ranks)
+            window = spoken.text(indexes[max(0, k - BEFORE) : k + 1 + AFTER])
+            for code in _codes(spoken.lines[index]):
+                death = Death(rank=rank, code=code, stderr=window)
+                for found in _asked(death, everything):
+                    if not found.rule.general and found.evidence:
+                        yield TextSign(found, index, rank)
 
-def _present(lines: Sequence[str]) -> list[str]:
-    """Return the words of rules' signs that the lines may contain. Of lines that differ in digits, one is looked at."""
-    text = "\n".join({kind_of(line) for line in lines})
-    return [word for word, form in _forms_of_words() if form in text]
+    def symptoms(self) -> Iterator[TextSign]:
+        """Yield what the last lines show where they show nothing else: canonical lines, each of one cause."""
+        indexes = range(max(0, len(self.spoken.lines) - LAST_WORDS), len(self.spoken.lines))
+        text = self.spoken.text(indexes)
+        whole = "\n".join(text.lines)
+        for cause in catalogue():
+            for hit in (sign.search(whole) for sign in cause.symptoms):
+                if hit is None:
+                    continue
+                first, last = whole.count("\n", 0, hit.start()), whole.count("\n", 0, hit.end() - 1)
+                if self._went_on.after_line(indexes[last]):
+                    continue
+                quote = text.quote(first)
+                said = f"the log shows only this: {quote.text.strip()[:160]}"
+                yield TextSign(Finding(cause.rule, None, said, (quote,), confidence="likely"), indexes[first], None)
+
+    def went_on_after(self, line: int) -> bool:
+        """Whether a process kept writing after this line of the only log, like programs that go on or end normally."""
+        place = max((index for index, number in enumerate(self.spoken.numbers) if number <= line), default=-1)
+        return len(set(self.spoken.sources)) == 1 and self._went_on.after_line(place)
 
 
 @cache
 def _forms_of_words() -> tuple[tuple[str, str], ...]:
     return tuple((word, kind_of(word)) for word in sign_words())
-
-
-# ------------------------------------------------------------------------------------------------- signs
-
-
-def found_in(logs: Sequence[Log]) -> Iterator[TextSign]:
-    """Yield the rules' findings after the last progress: exceptions (complete, torn), then lines, then bare frames."""
-    spoken, summaries = _spoken(logs)
-    went_on = _went_on(spoken, summaries)
-    behind = max(went_on.progress + 1, got_over.until(spoken))
-    everything = spoken.text(range(len(spoken.lines)))
-    exceptions = [each for each in raised.all_of(spoken) if each.index >= behind][-_MOST_EXCEPTIONS:]
-    exceptions = [each for each in exceptions if not raised.starts_a_launcher(each.info)] or exceptions
-    for each in exceptions:
-        own = spoken.text(sorted(each.lines))
-        death = Death(rank=_alone(each.ranks), exception=each.info, stderr=own)
-        yield from (TextSign(found, each.index, death.rank, each.info) for found in _asked(death, everything))
-    inside = {index for each in exceptions for index in each.lines} | raised.ignored(spoken)
-    others = [index for index in range(behind, len(spoken.lines)) if index not in inside]
-    well = any(WORKED.search(spoken.lines[index]) for index in others)
-    for sign in _lines(spoken, others, everything, went_on):
-        if not (well and sign.finding.rule.consequence):  # the first rank to end closes the store and its sockets
-            yield sign
-    if not exceptions:
-        yield from _frames(spoken, others, everything)
-
-
-def symptoms_in(logs: Sequence[Log]) -> Iterator[TextSign]:
-    """Yield what the last lines show where they show nothing else: canonical lines, each of one cause."""
-    spoken, summaries = _spoken(logs)
-    went_on = _went_on(spoken, summaries)
-    indexes = range(max(0, len(spoken.lines) - LAST_WORDS), len(spoken.lines))
-    text = spoken.text(indexes)
-    whole = "\n".join(text.lines)
-    for cause in catalogue():
-        for hit in (sign.search(whole) for sign in cause.symptoms):
-            if hit is None:
-                continue
-            first, last = whole.count("\n", 0, hit.start()), whole.count("\n", 0, hit.end() - 1)
-            if went_on.after_line(indexes[last]):
-                continue
-            quote = text.quote(first)
-            said = f"the log shows only this: {quote.text.strip()[:160]}"
-            yield TextSign(Finding(cause.rule, None, said, (quote,), confidence="likely"), indexes[first], None)
-
-
-def went_on_after(logs: Sequence[Log], line: int) -> bool:
-    """Whether a process kept writing after this line of the only log, like programs that go on or end normally."""
-    if len(logs) != 1:
-        return False
-    spoken, summaries = _spoken(logs)
-    place = max(
-        (index for index, (text, own) in enumerate(spoken.sources) if (text.number(own) or 0) <= line), default=-1
-    )
-    return _went_on(spoken, summaries).after_line(place)
-
-
-def _spoken(logs: Sequence[Log]) -> tuple[SpokenText, Set[int]]:
-    """Return the end of the logs, and the launchers' lines there."""
-    spoken = SpokenText.of_logs([replace(log, text=log.text.ending(MOST_LINES)) for log in logs[:_MOST_LOGS]])
-    return spoken, childfailed.boxes(spoken.lines) | launcher_text.report(spoken.lines)
-
-
-def _lines(spoken: SpokenText, indexes: Sequence[int], everything: LogText, went_on: WentOn) -> Iterator[TextSign]:
-    """Yield findings from single lines with a sign's words, together with the lines around them."""
-    present = _present([spoken.lines[index] for index in indexes])
-    telling = [k for k, index in enumerate(indexes) if any(word in spoken.lines[index] for word in present)]
-    once = {form_of(spoken.lines[indexes[k]]): k for k in reversed(telling)}  # eight ranks print the same
-    for k in sorted(once.values())[-_MOST_LINES_ASKED:]:
-        index = indexes[k]
-        if spoken.by[index].agent or went_on.after_line(index):
-            continue
-        rank = _alone(spoken.by[index].ranks)
-        window = spoken.text(indexes[max(0, k - BEFORE) : k + 1 + AFTER])
-        for code in _codes(spoken.lines[index]):
-            death = Death(rank=rank, code=code, stderr=window)
-            for found in _asked(death, everything):
-                if not found.rule.general and found.evidence:
-                    yield TextSign(found, index, rank)
 
 
 def _codes(line: str) -> Iterator[int | None]:

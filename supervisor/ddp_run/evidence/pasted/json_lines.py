@@ -10,7 +10,8 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-_HEADER = "Traceback (most recent call last):"
+from ddp_run.evidence.traceback_text import HEADER
+
 _QUOTES = 'ErrorMessage "'
 _KEYS = ("log", "message", "msg", "textPayload", "line", "text", "data", "body", "event")
 """Fields in which collectors and loggers put the text."""
@@ -19,7 +20,7 @@ _DEEPEST = 4
 _MOSTLY = 0.9
 _FEW = 5
 _SAMPLE = 200
-_TELLS = ("rror", "xception", _HEADER)
+_TELLS = ("rror", "xception", HEADER)
 """Words in a field that adds information to the line itself."""
 
 
@@ -39,7 +40,7 @@ def unfolded(line: str, key: str | None = None) -> list[str]:
         before, _, quoted = line.partition(_QUOTES)
         message, _, command = quoted.partition('" Command "')
         return [before, message.removesuffix('"'), *([command] if command else [])]
-    if not line.startswith("{") or (key is None and '"log":' not in line and _HEADER not in line):
+    if not line.startswith("{") or (key is None and '"log":' not in line and HEADER not in line):
         return [line]
     record = _record(line)
     if record is None:
@@ -47,7 +48,7 @@ def unfolded(line: str, key: str | None = None) -> list[str]:
     own = key if key is not None else "log" if "stream" in record else None
     text = record.get(own) if own is not None else None
     if not isinstance(text, str):
-        return [line, *_within(record, (_HEADER,))]
+        return [line, *_within(record, (HEADER,))]
     more = _within({name: value for name, value in record.items() if name != own}, _TELLS)
     return [*(text.removesuffix("\n").split("\n")), *more]
 

@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from ddp_run.record.events import Rank
+from ddp_run.values.literals import longest
 
 _LSF_FIRST = re.compile(r"(?:Sender: LSF System <|Job <[^>\n]{0,200}> was submitted from host <)")
 _LSF_LAST = ("The output (if any)", "Read file <")
 _LSF_LINES = 400
-_MPI_NAME = re.compile(r"Process name: \[(?:\[\d+,\d+\]|[\w.\-]+@\d+),(\d{1,9})\]")
-_MPI_CODE = re.compile(r"Exit code: +(\d{1,9})\b")
-_PRRTE_RANK = re.compile(r"process rank (?P<rank>\d{1,9}) with PID \d{1,9} on node (?P<host>[\w.\-]{1,255}) exited on$")
-_PRRTE_SIGNAL = re.compile(r"signal (\d{1,2})\b")
 _TASKS = re.compile(r"(?<![\d\-])(\d{1,9})(?:-(\d{1,9}))?(?![\d\-])")
 _MOST_TASKS = 4096
 _MOST_ENDS = 4096
+_CUT = (241, 245, 247, 250)
+"""Python's negative code for a signal, cut to 8 bits."""
 _WORDS = {
     "killed": signal.SIGKILL,
     "segmentation fault": signal.SIGSEGV,
@@ -50,47 +50,44 @@ class Ended:
 
 
 def ends(lines: Sequence[str]) -> tuple[Ended, ...]:
-    """Return every end with a code other than 0, in order; at most one per rank."""
+    """Return every end with a code other than 0, in order."""
     found: list[Ended] = []
-    told: set[tuple[Rank | None, int, str | None]] = set()
     whole = "\n".join(lines)
-    forms = [form for form in _FORMS if form[0] in whole]
+    forms = [(words, form) for words, form in _FORMS if words in whole]
     for index, line in enumerate(lines if forms else ()):
-        for words, pattern, read in forms:
-            hit = pattern.search(line) if words in line else None
-            if hit is not None:
-                for rank, code, host in read(hit):
-                    if code and (rank is None or ((rank, code, host) not in told and len(told) < _MOST_ENDS)):
-                        told.add((rank, code, host))
-                        found.append(Ended(index, rank, code, host))
-                break
-    if "Process name: [" in whole:
-        found += _first_of_mpirun(lines)
-    if " exited on\n" in whole:
-        found += _signals_of_prrte(lines)
+        hits = (_search(form, lines, index) for words, form in forms if words in line)
+        hit = next((hit for hit in hits if hit is not None), None)
+        code = _code(hit) if hit is not None else 0
+        if hit is not None and code:
+            ranks = islice(_ranks(hit), max(1, _MOST_ENDS - len(found)))
+            found += [Ended(index, rank, code, hit.groupdict().get("host")) for rank in ranks]
     return tuple(found)
 
 
-def _first_of_mpirun(lines: Sequence[str]) -> list[Ended]:
-    """`Process name: [[1234,1],2]` and, below it, `Exit code: 3`: the first process with a code other than 0."""
-    found = []
-    for index, line in enumerate(lines[:-1]):
-        name = _MPI_NAME.search(line)
-        code = _MPI_CODE.search(lines[index + 1]) if name else None
-        if name and code and int(code[1]):
-            found.append(Ended(index + 1, Rank(int(name[1])), int(code[1])))
-    return found
+def _search(form: re.Pattern[str], lines: Sequence[str], index: int) -> re.Match[str] | None:
+    """Find the form in a line; if it has two lines, in this one and the next."""
+    return form.search(lines[index] if r"\n" not in form.pattern else "\n".join(lines[index : index + 2]))
 
 
-def _signals_of_prrte(lines: Sequence[str]) -> list[Ended]:
-    """`… process rank 2 with PID 4711 on node a exited on` and, below it, `signal 9 (Killed).`"""
-    found = []
-    for index, line in enumerate(lines[:-1]):
-        named = _PRRTE_RANK.search(line) if line.endswith(" exited on") else None
-        number = _PRRTE_SIGNAL.match(lines[index + 1]) if named else None
-        if named and number:
-            found.append(Ended(index + 1, Rank(int(named["rank"])), -int(number[1]), named["host"]))
-    return found
+def _ranks(hit: re.Match[str]) -> Iterator[Rank | None]:
+    named = hit.groupdict().get("ranks")
+    if named is None:
+        yield None
+    for first, last in _TASKS.findall(named or ""):
+        yield from map(Rank, range(int(first), min(int(last or first), int(first) + _MOST_TASKS) + 1))
+
+
+def _code(hit: re.Match[str]) -> int:
+    """Return the exit code, negative for a signal, which may be named or told in a shell's or SLURM's way."""
+    said = hit.groupdict()
+    if name := said.get("signal"):
+        return -int(name) if name.isdigit() else -int(getattr(signal, name, 0))
+    if how := said.get("how"):
+        return -_WORDS[how.lower()]
+    code = int(said["code"])
+    if 128 < code < 160:
+        return 128 - code
+    return code - 256 if code in _CUT else code
 
 
 def report(lines: Sequence[str]) -> set[int]:
@@ -106,47 +103,6 @@ def report(lines: Sequence[str]) -> set[int]:
     return found
 
 
-_Read = Callable[[re.Match[str]], Iterable[tuple[Rank | None, int, str | None]]]
-
-
-def _srun(hit: re.Match[str]) -> Iterable[tuple[Rank | None, int, str | None]]:
-    code = int(hit["code"]) if hit["code"] else _code(hit["how"])
-    code = code - 256 if code in (247, 241, 250, 245) else code  # a negative code in Python, cut to 8 bits
-    code = 128 - code if 128 < code < 160 else code
-    for first, last in _TASKS.findall(hit["tasks"]):
-        for task in range(int(first), min(int(last or first), int(first) + _MOST_TASKS) + 1):
-            yield Rank(task), code, hit["host"]
-
-
-def _numbered(hit: re.Match[str]) -> Iterable[tuple[Rank | None, int, str | None]]:
-    groups = hit.groupdict()
-    if groups.get("signal"):
-        yield Rank(int(hit["rank"])), -_number(hit["signal"]), groups.get("host")
-    else:
-        yield Rank(int(hit["rank"])), int(hit["code"]), groups.get("host")
-
-
-def _nameless(hit: re.Match[str]) -> Iterable[tuple[Rank | None, int, str | None]]:
-    yield None, _code(hit["how"]) if hit["how"] else int(hit["code"]), None
-
-
-def _signalled(hit: re.Match[str]) -> Iterable[tuple[Rank | None, int, str | None]]:
-    yield None, -int(hit["signal"]), None
-
-
-def _shells(hit: re.Match[str]) -> Iterable[tuple[Rank | None, int, str | None]]:
-    code = int(hit["code"])
-    yield None, 128 - code if 128 < code < 160 else code, None
-
-
-def _number(name: str) -> int:
-    return int(name) if name.isdigit() else int(getattr(signal, name, 0))
-
-
-def _code(word: str) -> int:
-    return -int(_WORDS.get(word.lower(), 0))
-
-
 _HOW = r"(?P<how>Killed|Segmentation fault|Aborted|Bus error|Terminated|Hangup|Floating point exception|Out Of Memory)"
 _SHELL = (
     r"(?:^(?=\w+(?:\s*$|\s{2,}))|(?<=\])(?=Killed\s{0,9}$)"
@@ -156,68 +112,35 @@ _SHELL = (
 …`."""
 _COMMAND = r"(?=\s*$|\s[^\n]{0,400}(?:python|train|run|launch|\.sh\b|\.py\b|deepspeed|accelerate|mpi|\$))"
 """What a shell says was ended: a helper's end (a monitor, a copy) isn't a rank's."""
-_FORMS: tuple[tuple[str, re.Pattern[str], _Read], ...] = (
-    (
-        "srun: error:",
-        re.compile(
-            r"srun: error: (?P<host>[\w.\-]+): tasks? (?P<tasks>\d[\d,\-]*): "
-            rf"(?:{_HOW}|Exited with exit code (?P<code>\d{{1,9}})\b)"
-        ),
-        _srun,
-    ),
-    (
-        "exited on signal",
-        re.compile(
-            r"process rank (?P<rank>\d{1,9}) with PID \d+ on node (?P<host>[\w.\-]+) exited on signal"
-            r" (?P<signal>\d{1,3})\b"
-        ),
-        _numbered,
-    ),
-    (
-        "terminated with",
-        re.compile(
-            r"process (?P<rank>\d{1,9}) terminated with (?:exit code (?P<code>\d{1,9})\b|signal (?P<signal>SIG\w+))"
-        ),
-        _numbered,
-    ),
-    (
-        "Process rank",
-        re.compile(r"Process rank (?P<rank>\d{1,9}) exited with (?:exit )?code (?P<code>-?\d{1,9})\b"),
-        _numbered,
-    ),
-    (
-        "Child process with PID",
-        re.compile(
-            r"\[rank: (?P<rank>\d{1,9})\] Child process with PID \d{1,9} terminated with code (?P<code>-?\d{1,9})\."
-        ),
-        _numbered,
-    ),
-    (
-        "crashed with exit code",
-        re.compile(r"[Rr]ank (?P<rank>\d{1,9}) crashed with exit code (?P<code>-?\d{1,9})\b"),
-        _numbered,
-    ),
-    ("KILLED BY SIGNAL: ", re.compile(r"^= {1,9}KILLED BY SIGNAL: (?P<signal>\d{1,2}) \("), _signalled),
-    ("] Exit code: -", re.compile(r"^\[[\d :\-]{10,30}\] Exit code: -(?P<signal>6|7|9|11)$"), _signalled),
-    ("EXIT STRING: ", re.compile(r"WITH THE EXIT STRING: [\w ]{1,60}\(signal (?P<signal>\d{1,2})\)"), _signalled),
-    (
-        "died with <Signals.",  # subprocess.CalledProcessError, of a launcher whose frames are cut off
-        re.compile(r"Command .{0,4000}\bpython.{0,4000} died with <Signals\.\w{3,12}: (?P<signal>\d{1,2})>"),
-        _signalled,
-    ),
-    (
-        "signaled to shutdown",
-        re.compile(r"process was signaled to shutdown with signal (?P<signal>\d{1,2})\b"),
-        _signalled,
-    ),
-    (
-        "exited with code",
-        re.compile(r"^(?:[\w.\-]{1,100}[-_]\d{1,4} )?exited with code (?P<code>\d{1,3})\s*$(?P<how>)"),
-        _shells,
-    ),
-    ("Exited with exit code", re.compile(r"^Exited with exit code (?P<code>\d{1,3})\.\s*$(?P<how>)"), _nameless),
-    ("return code =", re.compile(r"exits with return code = (?P<code>-?\d{1,9})\b(?P<how>)"), _nameless),
-    ("core dumped", re.compile(rf"(?:^|[\s:]){_HOW} +\(core dumped\)(?P<code>)"), _nameless),
-    ("Killed", re.compile(_SHELL + rf"(?P<how>Killed)(?P<code>){_COMMAND}"), _nameless),
-    ("Terminated", re.compile(_SHELL + rf"(?P<how>Terminated)(?P<code>){_COMMAND}"), _nameless),
+_CODE = r"(?:exit )?code (?P<code>-?\d{1,9})\b"
+_RANK = r"(?P<ranks>\d{1,9})"
+_FORMS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (longest(form), re.compile(form))
+    for form in (
+        r"srun: error: (?P<host>[\w.\-]+): tasks? (?P<ranks>\d[\d,\-]*): "
+        rf"(?:{_HOW}|Exited with exit code (?P<code>\d{{1,9}})\b)",
+        rf"process rank {_RANK} with PID \d{{1,9}} on node (?P<host>[\w.\-]{{1,255}}) exited on[ \n]"
+        r"signal (?P<signal>\d{1,3})\b",
+        rf"Process name: \[(?:\[\d+,\d+\]|[\w.\-]+@\d+),{_RANK}\][^\n]{{0,99}}\n"
+        r"[^\n]{0,40}Exit code: +(?P<code>\d{1,9})\b",
+        rf"process {_RANK} terminated with (?:exit code (?P<code>\d{{1,9}})\b|signal (?P<signal>SIG\w+))",
+        rf"Process rank {_RANK} exited with {_CODE}",
+        rf"\[rank: {_RANK}\] Child process with PID \d{{1,9}} terminated with {_CODE}\.",
+        rf"[Rr]ank {_RANK} crashed with {_CODE}",
+        r"^= {1,9}KILLED BY SIGNAL: (?P<signal>\d{1,2}) \(",
+        r"^\[[\d :\-]{10,30}\] Exit code: -(?P<signal>6|7|9|11)$",
+        r"WITH THE EXIT STRING: [\w ]{1,60}\(signal (?P<signal>\d{1,2})\)",
+        # subprocess.CalledProcessError, of a launcher whose frames are cut off
+        r"Command .{0,4000}\bpython.{0,4000} died with <Signals\.\w{3,12}: (?P<signal>\d{1,2})>",
+        r"process was signaled to shutdown with signal (?P<signal>\d{1,2})\b",
+        r"^(?:[\w.\-]{1,100}[-_]\d{1,4} )?exited with code (?P<code>\d{1,3})\s*$",
+        r"^Exited with exit code (?P<code>\d{1,3})\.\s*$",
+        r"exits with return code = (?P<code>-?\d{1,9})\b",
+        rf"(?:^|[\s:]){_HOW} +\(core dumped\)",
+        rf"{_SHELL}(?P<how>Killed){_COMMAND}",
+        rf"{_SHELL}(?P<how>Terminated){_COMMAND}",
+    )
 )
+"""Groups: `ranks`, `host`, and the end by its `code`, its `signal` or the system's words for one (`how`)."""
+WORDS = tuple(words for words, _form in _FORMS)
+"""What a line must contain to be one of these."""

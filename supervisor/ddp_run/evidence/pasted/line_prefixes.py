@@ -16,6 +16,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
+from ddp_run.evidence.traceback_text import HEADER
 from ddp_run.record.events import Rank
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -23,31 +24,35 @@ _ESCAPED = ("&quot;", "&lt;", "&gt;", "&#39;", "&#x27;", "&nbsp;")
 """From a page's source; `&amp;` alone may be part of any URL."""
 _COLOURS_REST = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3}){0,5})?m")
 """The rest of an escape sequence whose ESC was lost in a form or a copy."""
-_RUNTIME = re.compile(
-    r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)? )?(?:std(?:out|err) [FP] )?"
-)
-_RANKS = re.compile(r"\[(?:[A-Za-z_]+?)(?P<ranks>\d{1,9}(?:[-,]\d{1,9})*)\]: ?")
+_RANKS = re.compile(r"\[[A-Za-z_]+?(?P<ranks>\d{1,9}(?:[-,]\d{1,9})*)\]: ?")
 _NAMED = re.compile(r"\[?\(?(?:[Ll]ocal[_ ])?(?:rank|Rank|RANK)[ :=_#]{0,2}(?P<ranks>\d{1,9})[\])]?:?(?=[\s\]:|]|$)")
-_MPI_NAME = (
-    r"\[(?:[\w.@\-]{1,255},(?P<ranks>\d{1,9})|\d{1,9},mpirank:(?P<sagemakers>\d{1,9}),[\w.\-]{1,255})\]"
-    r"<std(?:out|err)>:?"
+_STAMP = r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]? "
+_STREAM = r"std(?:out|err) [FP] "
+_MPI = (
+    r"\[(?:[\w.@\-]{1,255},(?P<mpi>\d{1,9})|\d{1,9},mpirank:(?P<sagemaker>\d{1,9}),[\w.\-]{1,255})\]<std(?:out|err)>:?"
 )
-_MPI = re.compile(_MPI_NAME)
-_MPI_SPACED = re.compile(_MPI_NAME + " ")
-"""Open MPI up to 4, and from 5 on (PRRTE); in SageMaker jobs."""
+"""Open MPI up to 4, and from 5 on (PRRTE), then with a blank after it; in SageMaker jobs."""
+_LABEL = r"\[(?P<label>[a-zA-Z][\w.\-]{0,255}:\d{1,6})\]:"
+"""A host and a process number there, which is not a rank."""
+_TASK = r"\s{0,4}(?P<task>\d{1,6}): "
+_PLACES = (
+    r"\[pod/(?P<pod>[\w.\-]{1,255})(?:/[\w.\-]{1,255})?\] ",
+    r"(?P<service>[a-z][\w.\-]{0,100}?[-_]\d{1,9}) +\| ?",
+    _LABEL,
+)
 _TORCH_INSIDE = re.compile(r"\[rank(?P<ranks>\d{1,9})\]:")
 _WATCHDOG = re.compile(r"\[(?:PG [^\]]{0,200}?)?Rank (?P<ranks>\d{1,9})\]")
 _HEAD = re.compile(r"\bRank \d{1,9}\]:?\s{0,9}$")
 _HEAD_CHARS = 40
 _FILE = re.compile(r"==> (?P<file>[^<\n]{1,1000}) <==\s*$")
-_TASK = re.compile(r"\s{0,4}(?P<task>\d{1,6}): ")
-_POD = re.compile(r"\[pod/(?P<pod>[\w.\-]{1,255})(?:/[\w.\-]{1,255})?\] ")
-_SERVICE = re.compile(r"(?P<pod>[a-z][\w.\-]{0,100}?[-_](?P<number>\d{1,9})) +\| ?")
 _AGENT = re.compile(
     r"(?:[WEIDF]\d{4} [\d:.]+ .*?torch/distributed/|(?:WARNING|ERROR|INFO|DEBUG):torch\.distributed\."
     r"|\] torch\.distributed\.(?=\S+: \[(?:WARNING|ERROR|INFO)\]))(?:run|launch|launcher|elastic|rendezvous)\b"
     r"|^\[?[WEI]\d{4} .*\] (?:\*{10,}|$)|Setting OMP_NUM_THREADS environment variable for each process"
 )
+_ANY_RANKS = r"\[[A-Za-z_]+?\d{1,9}(?:[-,]\d{1,9})*\]:"
+_STAMPS = re.compile(rf"{_STAMP}(?:{_STREAM})?")
+_TASKED, _MPIS = re.compile(_TASK), re.compile(_MPI)
 _OF_SERVER = re.compile(
     r"(?:\((?:[\w.:\-]{1,60} )?(?:rank=(?P<ranks>\d{1,9}) )?pid=\d{1,9}(?:, [a-z_]{1,12}=[\w.:\-]{1,60}){0,3}\) ?){0,2}"
     r"(?:(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./\-]{1,80}:\d{1,6}\] ?)?"
@@ -55,13 +60,7 @@ _OF_SERVER = re.compile(
 """Process names of Ray and vLLM, and vLLM's logger, before each line of a traceback."""
 _MOST = 0.6
 _BEGINS_A_NAME = frozenset("[(rRlL")
-_HEADER = "Traceback (most recent call last):"
 _FRAME = '  File "'
-_STAMP = re.compile(
-    r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]? (?:std(?:out|err) [FP] )?"
-)
-_LABEL = re.compile(r"\[(?P<pod>[a-zA-Z][\w.\-]{0,255}:\d{1,6})\]:")
-"""A host and a process number there, which is not a rank."""
 _HOST = re.compile(r"(?P<pod>[a-zA-Z][\w.\-]{0,255}): ")
 _NUMBERS = re.compile(r"\d+")
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -88,63 +87,76 @@ _AGENT_WORDS = (
 )
 
 
-class Spoken(NamedTuple):
-    """A line and its writer, if named.
+class Writer(NamedTuple):
+    """Who wrote a line, if named. `start` is the index in it after all speaker names."""
 
-    `text` is without the prefix of every line of the log; `start` is the index in it after all speaker names.
-    """
-
-    text: str
     ranks: tuple[Rank, ...] = ()
     place: str | None = None
     """The task, pod, service or host that it came from, if each has its own name."""
     start: int = 0
     agent: bool = False
-    task: Rank | None = None
-    """The number that srun or mpirun gave to the process."""
+
+    @property
+    def task(self) -> Rank | None:
+        """The number that srun or mpirun gave to the process, or that the name of its file is."""
+        return Rank(int(self.place)) if self.place is not None and _NUMBER.fullmatch(self.place) else None
 
 
-def assign(lines: Sequence[str], most_named: int = 1 << 20) -> tuple[Spoken, ...]:
-    """Return each line's speaker.
+def assign(lines: Sequence[str], most_named: int = 1 << 20) -> tuple[list[str], list[Writer]]:
+    """Return the lines without the prefix of every line, and each one's writer.
 
     A number before a colon counts as a task only if most lines have one (`srun -l`). Once the lines of several ranks
     have named `most_named` of them in total, only the first of each is kept. A task's number is a rank, unless the
     tasks are torch's agents, or torch names other ranks.
     """
     whole = "\n".join(lines)
-    tasks = _most(lines, _TASK.match)
-    named = _Named(most_named)
-    unwrapped = _unwrapped(lines, tasks, "]<std" in whole)
-    unwrapped = _below_names(unwrapped) if "==> " in whole else unwrapped
-    spoken = _with_heads(tuple(_speaker(line, place, tasks, named) for line, place in unwrapped))
-    if any(word in whole for word in _AGENT_WORDS) or all(each.task is None for each in spoken):
-        return spoken
-    if any(each.task is not None and each.ranks and each.task not in each.ranks for each in spoken):
-        return spoken
-    return tuple(each if each.ranks or each.task is None else each._replace(ranks=(each.task,)) for each in spoken)
+    before = _before(lines, "]<std" in whole)
+    texts, places = _unwrapped(lines, before)
+    if "==> " in whole:
+        _below_names(texts, places)
+    named, known, by = _Named(most_named), dict[Writer, Writer](), list[Writer]()
+    for index, place in enumerate(places):
+        texts[index], writer = _speaker(texts[index], place, before, named)
+        by.append(known.setdefault(writer, writer))  # few write many lines
+    _add_heads(texts, by)
+    tasks = {each: each.task for each in known}
+    numbered = any(task is not None for task in tasks.values()) and not any(word in whole for word in _AGENT_WORDS)
+    if not numbered or any(each.ranks and tasks[each] not in (None, *each.ranks) for each in known):
+        return texts, by
+    ranked = {each: each._replace(ranks=(task,)) for each, task in tasks.items() if task is not None and not each.ranks}
+    return texts, [ranked.get(each, each) for each in by]
 
 
-def _below_names(lines: Sequence[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
-    """Return each unnamed line with the file that `tail` or `head` names above it (`==> rank1.log <==`)."""
-    found: list[tuple[str, str | None]] = []
+def _before(lines: Sequence[str], mpi: bool) -> re.Pattern[str]:
+    """Return the pattern of one known prefix. A time stamp is the program's own, unless a speaker or a stream follows.
+
+    A number before a colon counts if most lines have one.
+    """
+    said = [line for line in lines if line.strip()]
+    numbered = sum(1 for line in said if line[:5].strip()[:1].isdigit() and _TASKED.match(line))
+    places = [*_PLACES, *([_TASK] if numbered >= max(2, _MOST * len(said)) else [])]
+    if mpi:
+        tagged = [line[hit.end() :] for line in said if (hit := _MPIS.match(line))]
+        places.append(_MPI + "(?: |$)" if all(rest[:1] in ("", " ") for rest in tagged) else _MPI)
+    return re.compile(rf"(?:{_STAMP})?(?:{_STREAM}|{'|'.join(places)}|(?<= )(?={_ANY_RANKS}))")
+
+
+def _below_names(texts: list[str], places: list[str | None]) -> None:
+    """Give each unnamed line the file that `tail` or `head` names above it (`==> rank1.log <==`)."""
     file: str | None = None
-    for line, place in lines:
-        name = _FILE.match(line)
-        file = name["file"] if name is not None else file
-        found.append(("", file) if name is not None else (line, place or file))
-    return found
+    for index, text in enumerate(texts):
+        name = _FILE.match(text)
+        if name is not None:
+            file, texts[index], places[index] = name["file"], "", name["file"]
+        places[index] = places[index] or file
 
 
-def _with_heads(spoken: tuple[Spoken, ...]) -> tuple[Spoken, ...]:
+def _add_heads(texts: Sequence[str], by: list[Writer]) -> None:
     """A c10d line header without text was wrapped: the next line belongs to the same rank."""
-    heads = [index for index, each in enumerate(spoken[:-1]) if each.ranks and _HEAD.search(each.text[-_HEAD_CHARS:])]
-    heads = [index for index in heads if not spoken[index + 1].ranks and not spoken[index + 1].agent]
-    if not heads:
-        return spoken
-    found = list(spoken)
+    heads = [index for index, each in enumerate(by[:-1]) if each.ranks and _HEAD.search(texts[index][-_HEAD_CHARS:])]
     for index in heads:
-        found[index + 1] = found[index + 1]._replace(ranks=found[index].ranks)
-    return tuple(found)
+        if not by[index + 1].ranks and not by[index + 1].agent:
+            by[index + 1] = by[index + 1]._replace(ranks=by[index].ranks)
 
 
 def without_colour(line: str) -> str:
@@ -162,11 +174,12 @@ def without_colour(line: str) -> str:
     return _COLOURS_REST.sub("", line) if "[0m" in line else line
 
 
-def _speaker(line: str, place: str | None, tasks: bool, named: _Named) -> Spoken:
-    task = Rank(int(place)) if place is not None and _NUMBER.fullmatch(place) else None
-    if line[:1] not in " \t|" or tasks:
-        place, task, start = _placed(line, place, task, tasks)
-        line = line[start:]  # the rest is from the process, or from torchrun on its behalf
+def _speaker(line: str, place: str | None, before: re.Pattern[str], named: _Named) -> tuple[str, Writer]:
+    for _ in range(_LAYERS):
+        hit = before.match(line)
+        if hit is None or not hit.end():
+            break
+        line, place = line[hit.end() :], hit[hit.lastgroup] if hit.lastgroup else place
     ranks: tuple[Rank, ...] = ()
     if line[:1] in "(EWIC" and (hit := _OF_SERVER.match(line)) is not None:
         line = line[hit.end() :]
@@ -185,38 +198,7 @@ def _speaker(line: str, place: str | None, tasks: bool, named: _Named) -> Spoken
     agent = (
         not ranks and ("torch" in line or line[:1] in "[WEI" or "OMP_NUM" in line) and _AGENT.search(line) is not None
     )
-    return Spoken(line, ranks, place, start, agent, task)
-
-
-def _placed(line: str, place: str | None, task: Rank | None, tasks: bool) -> tuple[str | None, Rank | None, int]:
-    """Return the place and task named at the start of the line, and the index after them."""
-    start = 0
-    runtime = _RUNTIME.match(line) if line[:1] in "s0123456789" else None
-    if runtime and runtime.end() and _names(line, runtime.end(), tasks):
-        start = runtime.end()
-    for pattern in (_POD, _SERVICE, _TASK) if tasks or "|" in line or "[pod/" in line else ():
-        if pattern is _TASK and not tasks:
-            continue
-        hit = pattern.match(line, start)
-        if hit:
-            place = hit.groupdict().get("pod") or hit["task"]
-            task = Rank(int(place)) if pattern is _TASK else task
-            start = hit.end()
-            break
-    hit = _MPI.match(line, start) if "]<std" in line else None
-    if hit:
-        place, start = hit["ranks"] or hit["sagemakers"], hit.end()
-        task = Rank(int(place))
-    hit = _LABEL.match(line, start) if line.startswith("[", start) else None
-    if hit:
-        place, start = hit["pod"], hit.end()
-    return place, task, start
-
-
-def _names(line: str, start: int, tasks: bool) -> bool:
-    """Whether a speaker follows the time stamp; otherwise the stamp is the program's own."""
-    following = [_RANKS, _MPI, _POD, _SERVICE, *([_TASK] if tasks else [])]
-    return line.startswith("std", start - 9) or any(pattern.match(line, start) for pattern in following)
+    return line, Writer(ranks, place, start, agent)
 
 
 class _Named:
@@ -251,33 +233,31 @@ def _numbers(text: str) -> tuple[Rank, ...]:
 _Match = Callable[[str], re.Match[str] | None]
 
 
-def _unwrapped(lines: Sequence[str], tasks: bool, mpi: bool) -> list[tuple[str, str | None]]:
+def _unwrapped(lines: Sequence[str], before: re.Pattern[str]) -> tuple[list[str], list[str | None]]:
     """Return each line without the prefix of every line, and the place that it names."""
-    found: list[tuple[str, str | None]] = [(line, None) for line in lines]
+    texts, places = list(lines), list[str | None]([None]) * len(lines)
     for _ in range(_LAYERS):
-        rest = [line for line, _place in found]
-        said = [line for line in rest if line and not line.isspace() and not line.startswith(_WITHOUT)]
-        wrapper = next((w for w in _wrappers(said, tasks, mpi) if _before_all(said, w)), None)
+        said = [line for line in texts if line and not line.isspace() and not line.startswith(_WITHOUT)]
+        wrapper = next((w for w in _wrappers(said, before) if _before_all(said, w)), None)
         if wrapper is None:
             break
-        found = [_without(line, place, wrapper) for line, place in found]
-    return found
+        for index, line in enumerate(texts):
+            hit = wrapper(line) or wrapper(line + " ")  # trailing spaces of empty lines get lost
+            if hit is not None:
+                texts[index] = line[hit.end() :]
+                places[index] = hit[hit.lastgroup] if hit.lastgroup else places[index]
+    return texts, places
 
 
-def _wrappers(lines: Sequence[str], tasks: bool, mpi: bool) -> Iterator[_Match]:
+def _wrappers(lines: Sequence[str], before: re.Pattern[str]) -> Iterator[_Match]:
     """Return candidates for a prefix of every line: known forms, then the text before most tracebacks."""
-    yield from (_STAMP.match, _POD.match, _SERVICE.match, _LABEL.match)
-    if tasks:
-        yield _TASK.match
-    elif (numbers := _numbering(lines)) is not None:
+    yield from (_STAMPS.match, before.match)
+    if _TASK not in before.pattern and (numbers := _numbering(lines)) is not None:
         yield numbers
-    if mpi:
-        tagged = [line[hit.end() :] for line in lines if (hit := _MPI.match(line))]
-        yield (_MPI_SPACED if all(rest[:1] in ("", " ") for rest in tagged) else _MPI).match
     for common in _common(lines):
         if common.strip() and not _NO_WRAPPER.search(common):
             yield re.compile(_NUMBERS.sub(r"\\d+", re.escape(common))).match
-    if any(_HEADER in line or _FRAME in line for line in lines):
+    if any(HEADER in line or _FRAME in line for line in lines):
         yield _HOST.match
 
 
@@ -295,7 +275,7 @@ def _numbering(lines: Sequence[str]) -> _Match | None:
 
 def _common(lines: Sequence[str]) -> Iterator[str]:
     """Return the prefix of most tracebacks, and the common start of all lines, ignoring numbers."""
-    headers = [line.partition(_HEADER)[0].removesuffix("Original ") for line in lines if _HEADER in line]
+    headers = [line.partition(HEADER)[0].removesuffix("Original ") for line in lines if HEADER in line]
     headers = [before.removesuffix("Exception Group ").removesuffix("  + ") for before in headers]
     if headers:
         yield Counter(_NUMBERS.sub("0", before) for before in headers).most_common(1)[0][0]
@@ -320,21 +300,6 @@ def _before_all(lines: Sequence[str], wrapper: _Match) -> bool:
     sample = lines[:: max(1, len(lines) // _SAMPLE)]
     if not sample or sum(1 for line in sample if wrapper(line)) < _NEARLY_ALL * _NEARLY_ALL * len(sample):
         return False
-    if any(wrapper(line) is None for line in lines if _HEADER in line or _FRAME in line):
+    if any(wrapper(line) is None for line in lines if HEADER in line or _FRAME in line):
         return False
     return sum(1 for line in lines if wrapper(line)) >= _NEARLY_ALL * len(lines)
-
-
-def _without(line: str, place: str | None, wrapper: _Match) -> tuple[str, str | None]:
-    hit = wrapper(line) or wrapper(line + " ")  # trailing spaces of empty lines get lost
-    if hit is None:
-        return line, place
-    groups = hit.groupdict()
-    return line[hit.end() :], groups.get("pod") or groups.get("task") or groups.get("ranks") or groups.get(
-        "sagemakers"
-    ) or place
-
-
-def _most(lines: Sequence[str], has: _Match) -> bool:
-    said = [line for line in lines if line.strip()]
-    return sum(1 for line in said if has(line)) >= max(2, _MOST * len(said))

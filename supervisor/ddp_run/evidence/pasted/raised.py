@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ddp_run.evidence import exception_chain, traceback_text
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.pasted.torn_line import once
-from ddp_run.evidence.traceback_text import Printed
+from ddp_run.evidence.traceback_text import PLACE, Printed
 from ddp_run.evidence.went_on import WentOn, is_news
 from ddp_run.record.events import ExceptionInfo, Rank
 
@@ -44,7 +44,6 @@ _FRAME = '  File "'
 _FRAME_LINES = 3
 OF_A_THREAD = ", in _bootstrap_inner"
 """From threading.Thread: an exception there ends only the thread."""
-PLACE = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d{1,9})\b(?:, in (?P<function>[\w<>]+))?')
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,79 +61,65 @@ class Raised:
     lines: frozenset[int]
 
 
-def find(spoken: SpokenText) -> tuple[list[Raised], set[int]]:
-    """Return every exception that may have ended a rank, in order, and the lines of those that ended a launcher."""
-    found: dict[int, Raised] = {}
-    launchers: set[int] = set()
-    taken: set[int] = set()
-    survived: set[tuple[str, str]] = set()
-    for indexes in _speakers(spoken):
-        lines = [spoken.lines[index] for index in indexes]
-        shown = traceback_text.find(lines)
-        if not shown:
-            continue
-        went_on = WentOn(lines, shown)
-        for printed in shown:
-            taken.update(indexes[printed.start : printed.end])
-            if not printed.final or printed.info.type in _CANCELLED:
-                survived.add(_words_of(printed.info))
-            if printed.info.type in _CANCELLED:
-                continue
-            if not printed.final or _is_launchers(printed.info):
-                over = says_a_launcher(printed.info.message) and went_on.after(
-                    printed.start, printed.index, printed.end
-                )
-                launchers.update(indexes[printed.start : printed.index + 1] if printed.final and not over else ())
-                continue
-            where = indexes[printed.index]
-            ranks = spoken.by[where].ranks or _spawned(lines, printed) or _named(printed.info)
-            own = frozenset(indexes[printed.start : printed.end])
-            info = exception_chain.interrupted(printed.info) or printed.info
-            final = not went_on.after(printed.start, printed.index, printed.end)
-            found.setdefault(where, Raised(info, where, ranks, final, own))
-    children = [each for each in found.values() if exception_chain.lost_its_parent(each.info)]
-    for child in children if len(children) < len(found) else ():
-        launchers |= found.pop(child.index).lines
-    said = [index for index, each in enumerate(spoken.by) if not each.agent]
-    torn = any("Traceback (most recent call last)" in spoken.lines[index] for index in said if index not in taken)
-    if torn or not found:
-        orphans = (each for each in _orphans(spoken, said, taken) if _words_of(each.info) not in survived)
-        found |= {raised.index: raised for raised in orphans}
-    return [found[index] for index in sorted(found)], launchers
+class Exceptions:
+    """The exceptions in a text, read once.
 
-
-def all_of(spoken: SpokenText) -> list[Raised]:
-    """Return every exception in the text, including torn and survived ones.
-
-    Excludes launchers' exceptions, and those that Python says it ignored.
+    `found`: every one that may have ended a rank, in order. The lines of others: of those that ended a launcher
+    (`launchers`), and of those that Python says it ignored (`ignored`): in a destructor, at its exit, in logging.
     """
-    found, launchers = find(spoken)
-    taken = {index for each in found for index in each.lines} | launchers | ignored(spoken)
-    said = [index for index, each in enumerate(spoken.by) if not each.agent]
-    alike = {_words_of(printed.info) for printed, _lines in _ignored(spoken)}  # only its end is shown
-    torn = [each for each in _orphans(spoken, said, taken) if _words_of(each.info) not in alike]
-    return sorted([*found, *torn], key=lambda each: each.index)
 
+    def __init__(self, spoken: SpokenText) -> None:
+        self.launchers: set[int] = set()
+        self.ignored: set[int] = set()
+        self._spoken = spoken
+        self._said = [index for index, each in enumerate(spoken.by) if not each.agent]
+        self._taken: set[int] = set()
+        self._survived: set[tuple[str, str]] = set()
+        self._silenced: set[tuple[str, str]] = set()
+        found: dict[int, Raised] = {}
+        for indexes in [*spoken.index.own_lists(), *spoken.index.by_place.values()]:
+            lines = [spoken.lines[index] for index in indexes]
+            shown = traceback_text.find(lines)
+            went_on = WentOn(lines if shown else (), shown)
+            for printed in shown:
+                raised = self._read(printed, indexes, lines, went_on)
+                if raised is not None:
+                    found.setdefault(raised.index, raised)
+        children = [each for each in found.values() if exception_chain.lost_its_parent(each.info)]
+        for child in children if len(children) < len(found) else ():
+            self.launchers |= found.pop(child.index).lines
+        headers = (index for index in self._said if traceback_text.HEADER in spoken.lines[index])
+        if not found or any(index not in self._taken for index in headers):
+            orphans = _orphans(spoken, self._said, self._taken)
+            found |= {each.index: each for each in orphans if _words_of(each.info) not in self._survived}
+        self.found = [found[index] for index in sorted(found)]
 
-def ignored(spoken: SpokenText) -> set[int]:
-    """Return the lines of exceptions that Python ignored: in a destructor, at interpreter exit, in logging."""
-    return {index for _printed, indexes in _ignored(spoken) for index in indexes}
+    def _read(self, printed: Printed, indexes: Sequence[int], lines: Sequence[str], went_on: WentOn) -> Raised | None:
+        """Return the exception if it may have ended a rank; else note what it was."""
+        own = indexes[printed.start : printed.end]
+        self._taken.update(own)
+        over = went_on.after(printed.start, printed.index, printed.end)
+        if printed.ignored:
+            self.ignored.update(own)
+            self._silenced.add(_words_of(printed.info))
+        if not printed.final or printed.info.type in _CANCELLED:
+            self._survived.add(_words_of(printed.info))
+            return None
+        if _is_launchers(printed.info):
+            if not (over and says_a_launcher(printed.info.message)):
+                self.launchers.update(indexes[printed.start : printed.index + 1])
+            return None
+        where = indexes[printed.index]
+        ranks = self._spoken.by[where].ranks or _spawned(lines, printed) or _named(printed.info)
+        info = exception_chain.interrupted(printed.info) or printed.info
+        return Raised(info, where, ranks, not over, frozenset(own))
 
-
-def _ignored(spoken: SpokenText) -> list[tuple[Printed, list[int]]]:
-    if not any(traceback_text.says_ignored(line) for line in spoken.lines):
-        return []
-    return [
-        (printed, indexes[printed.start : printed.end])
-        for indexes in _speakers(spoken)
-        for printed in traceback_text.find([spoken.lines[index] for index in indexes])
-        if printed.ignored
-    ]
-
-
-def _speakers(spoken: SpokenText) -> list[list[int]]:
-    """Yield the lines of each rank, then of each place without lines of others in between."""
-    return [*spoken.index.own_lists(), *spoken.index.by_place.values()]
+    def all(self) -> list[Raised]:
+        """Return every exception, including torn and survived ones: only launchers' and ignored ones are left out."""
+        taken = {index for each in self.found for index in each.lines} | self.launchers | self.ignored
+        orphans = _orphans(self._spoken, self._said, taken)  # of an ignored one, maybe only its end is shown
+        torn = [each for each in orphans if _words_of(each.info) not in self._silenced]
+        return sorted([*self.found, *torn], key=lambda each: each.index)
 
 
 def _words_of(info: ExceptionInfo) -> tuple[str, str]:

@@ -6,12 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted.json_lines import key_of, unfolded
-from ddp_run.evidence.pasted.line_prefixes import Spoken, assign, without_colour
+from ddp_run.evidence.pasted.line_prefixes import Writer, assign, without_colour
 from ddp_run.record.events import Rank
 
+_Of = TypeVar("_Of")
 LINES_OF_ALL = 1_000_000
 """The most lines kept for all ranks together: an unnamed line may be any rank's, so each gets it."""
 LINES_OF_ONE = 2_000
@@ -34,9 +36,11 @@ class SpokenText:
     """All lines of all logs in one sequence, and the writer of each."""
 
     lines: tuple[str, ...]
-    by: tuple[Spoken, ...]
-    sources: tuple[tuple[LogText, int], ...]
-    """For each line, its log and its index there."""
+    by: tuple[Writer, ...]
+    sources: tuple[str, ...]
+    """The name of each line's log."""
+    numbers: tuple[int, ...]
+    """The number of each line there, from 1; 0 if unknown."""
     ranks: int = 0
     """The number of ranks that launchers mention."""
     index: _Index = field(init=False, compare=False, repr=False)
@@ -48,36 +52,62 @@ class SpokenText:
         """Return some of the lines with their numbers, under the name of the log that most of them are from."""
         if not indexes:
             return LogText("")
-        source = Counter(self.sources[index][0].source for index in indexes).most_common(1)[0][0]
-        kept = [index for index in indexes if self.sources[index][0].source == source]
-        numbers = tuple(self.sources[index][0].number(self.sources[index][1]) or 0 for index in kept)
-        return LogText(source, tuple(self.lines[index] for index in kept), numbers[0], numbers)
+        (source, count), *_ = Counter(map(self.sources.__getitem__, indexes)).most_common(1)
+        kept = indexes if count == len(indexes) else [index for index in indexes if self.sources[index] == source]
+        numbers = tuple(map(self.numbers.__getitem__, kept))
+        return LogText(source, tuple(map(self.lines.__getitem__, kept)), numbers[0], numbers)
 
     @classmethod
     def of_logs(cls, logs: Sequence[Log]) -> SpokenText:
         """Concatenate the logs; a line that several processes wrote becomes several lines."""
         lines: list[str] = []
-        by: list[Spoken] = []
-        sources: list[tuple[LogText, int]] = []
+        by: list[Writer] = []
+        sources: list[str] = []
+        numbers: list[int] = []
         room = NAMED_BY_ALL
         for log in logs:
-            key = key_of(log.text.lines)
-            pieces = [(index, piece) for index, line in enumerate(log.text.lines) for piece in unfolded(line, key)]
-            assigned = assign([without_colour(piece) for _index, piece in pieces], room)
-            for (index, _piece), each in zip(pieces, assigned, strict=True):
-                room -= len(each.ranks) if len(each.ranks) > 1 else 0
-                lines.append(each.text)
-                own = log.rank is not None and not each.ranks and not each.agent
-                by.append(each._replace(ranks=(log.rank,)) if own and log.rank is not None else each)
-                sources.append((log.text, index))
+            key, pieces = key_of(log.text.lines), list[str]()
+            for index, line in enumerate(log.text.lines):
+                more = unfolded(line, key)
+                pieces += map(without_colour, more)
+                numbers += [log.text.number(index) or 0] * len(more)
+            texts, writers = assign(pieces, room)
+            room -= sum(len(each.ranks) for each in writers if len(each.ranks) > 1)
+            if log.rank is not None:
+                own = (log.rank,)
+                writers = [each if each.ranks or each.agent else each._replace(ranks=own) for each in writers]
+            lines += texts
+            by += writers
+            sources += [log.text.source] * len(texts)
         for index in _help(lines):
             by[index] = by[index]._replace(agent=True, ranks=())
-        return cls(tuple(lines), tuple(by), tuple(sources))
+        return cls(tuple(lines), tuple(by), tuple(sources), tuple(numbers))
 
-    def given_to_launchers(self, lines: set[int]) -> SpokenText:
-        """Return a copy with these lines marked as launchers': they are not a rank's last words."""
-        by = (each._replace(agent=True, ranks=()) if index in lines else each for index, each in enumerate(self.by))
-        return replace(self, by=tuple(by)) if lines else self
+    def given_to_launchers(self, lines: set[int], ranks: int = 0) -> SpokenText:
+        """Return a copy with these lines marked as launchers', which mention `ranks`: no rank's last words."""
+        if not lines and not ranks:
+            return self
+        by = list(self.by)
+        for index in lines:
+            by[index] = by[index]._replace(agent=True, ranks=())
+        return replace(self, by=tuple(by), ranks=ranks)
+
+    def ending(self, count: int) -> SpokenText:
+        """Return the last `count` lines of each log."""
+        left = Counter[str]()
+        kept: list[int] = []
+        for index in range(len(self.lines) - 1, -1, -1):
+            left[self.sources[index]] += 1
+            if left[self.sources[index]] <= count:
+                kept.append(index)
+        if len(kept) == len(self.lines):
+            return self
+        kept.reverse()
+
+        def part(of: Sequence[_Of]) -> tuple[_Of, ...]:
+            return tuple(map(of.__getitem__, kept))
+
+        return SpokenText(part(self.lines), part(self.by), part(self.sources), part(self.numbers))
 
     def said_by(self, rank: Rank | None) -> LogText:
         """Return the text of these lines; shared by all ranks that are never named, or always together."""
@@ -108,7 +138,7 @@ def _help(lines: Sequence[str]) -> Iterator[int]:
 class _Index:
     """Lines by writer. Ranks that are always named together share one list."""
 
-    def __init__(self, by: Sequence[Spoken]) -> None:
+    def __init__(self, by: Sequence[Writer]) -> None:
         self.nobodys: list[int] = []
         self.by_place: dict[str | None, list[int]] = {}
         """Return the lines from one place, if they are not mixed with others' lines."""

@@ -16,17 +16,9 @@ from dataclasses import replace
 from ddp_run.evidence import childfailed, traceback_text
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, SummaryEntry
 from ddp_run.evidence.pasted import got_over, launcher_text
-from ddp_run.evidence.pasted.raised import (
-    AGENT_FRAME,
-    OF_A_THREAD,
-    PLACE,
-    Raised,
-    all_of,
-    find,
-    ignored,
-    starts_a_launcher,
-)
-from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
+from ddp_run.evidence.pasted.raised import AGENT_FRAME, OF_A_THREAD, Exceptions, Raised, starts_a_launcher
+from ddp_run.evidence.pasted.spoken_text import SpokenText
+from ddp_run.evidence.traceback_text import HEADER, PLACE
 from ddp_run.evidence.went_on import NATIVE, form_of
 from ddp_run.evidence.windows import LEAVING, VERY_LAST
 from ddp_run.record.events import ExceptionInfo, LocalRank, Rank
@@ -34,11 +26,9 @@ from ddp_run.record.events import ExceptionInfo, LocalRank, Rank
 IsConsequence = Callable[[ExceptionInfo], bool]
 
 WORDS = (
-    *("Traceback (most recent call last)", "Root Cause", "failed (exitcode:", "closing signal", "got signal:"),
+    *(HEADER, "Root Cause", "failed (exitcode:", "closing signal", "got signal:"),
     *("death signal", "terminate called", "Fatal Python error", "terminated with the following error", "Failures:"),
-    *("srun: error:", "slurmstepd: error", "exited on signal", "crashed with exit code", "exits with return code"),
-    *("core dumped", "oom-kill:", "illed process ", "exited with code", "Child process with PID"),
-    *("KILLED BY SIGNAL", "THE EXIT STRING", "signaled to shutdown", "noticed that process rank", "] Exit code: -"),
+    *("slurmstepd: error", "oom-kill:", "illed process ", "exited on", *launcher_text.WORDS),
 )
 """The literals by which this finds how ranks ended, for a scanner of large logs."""
 _REFUSED = re.compile(r"(?:torchrun|run\.py|launch\.py|accelerate|deepspeed)\b.{0,200}: error: ")
@@ -48,9 +38,8 @@ _TORN = re.compile(r"(?:Error|Exception)\b|Error[A-Z]")
 _KERNEL = ("NVRM: ", "ut of memory: ", "Killed process ", "oom-kill:", "oom_reaper", "segfault at ", "kernel: ")
 
 
-def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
+def read(spoken: SpokenText, is_consequence: IsConsequence) -> Evidence:
     """Return the evidence in these texts. If nothing failed there, it has no deaths."""
-    spoken = SpokenText.of_logs(logs)
     whole = "\n".join(spoken.lines)
     begin = got_over.until(spoken)
     everything = spoken.text(range(begin, len(spoken.lines)))
@@ -58,24 +47,24 @@ def read(logs: Sequence[Log], is_consequence: IsConsequence) -> Evidence:
     over.append(range(begin))
     spoken = spoken.given_to_launchers({index for lines in over for index in lines})
     summary = tuple(told) or _observed_at_the_end(spoken, begin)
-    exceptions, launchers = find(spoken)
+    shown = Exceptions(spoken)
+    exceptions, launchers = shown.found, shown.launchers
     starters = [raised for raised in exceptions if starts_a_launcher(raised.info)]
     if starters and (summary or len(starters) == len(exceptions)):  # the process that started the program has no rank
         others = [raised for raised in exceptions if raised not in starters]
-        others = others or [raised for raised in all_of(spoken) if not starts_a_launcher(raised.info)]
+        others = others or [raised for raised in shown.all() if not starts_a_launcher(raised.info)]
         if others:
             launchers |= {index for raised in starters for index in raised.lines}
             exceptions = others
-    spoken = spoken.given_to_launchers(launchers | childfailed.boxes(spoken.lines))
+    spoken = spoken.given_to_launchers(launchers | childfailed.boxes(spoken.lines), len(summary))
     stop = childfailed.stop_signal(whole)
-    spoken = replace(spoken, ranks=len(summary))
     deaths = _deaths(spoken, summary, exceptions, is_consequence)
     raised_by_agents = all(map(starts_a_launcher, (raised.info for raised in exceptions)))
     if not summary and raised_by_agents and any(AGENT_FRAME.search(spoken.lines[index]) for index in launchers):
         # torch's agent raised on its own: srun's messages about its tasks are about agents
         deaths = [death for death in deaths if death.exception is not None]
     if not deaths and stop is None and (not launchers or any(raised.final for raised in exceptions)):
-        deaths = _nameless(spoken, exceptions, is_consequence)
+        deaths = _nameless(spoken, exceptions, shown.ignored, is_consequence)
     return Evidence(
         deaths=tuple(deaths),
         started=len(deaths),
@@ -191,7 +180,7 @@ def _told(spoken: SpokenText, entry: SummaryEntry, sent: dict[int, tuple[int, ..
 
 def _recorded(message: str) -> ExceptionInfo | None:
     """Return the exception of a summary's traceback, if the program used `@record`."""
-    return traceback_text.from_text(message) if "Traceback (most recent call last)" in message else None
+    return traceback_text.from_text(message) if HEADER in message else None
 
 
 def _told_elsewhere(spoken: SpokenText, known: set[Rank | None]) -> list[Death]:
@@ -265,7 +254,9 @@ def _kind(info: ExceptionInfo) -> tuple[str, str | None, int | None]:
     return info.type, info.file, info.line
 
 
-def _nameless(spoken: SpokenText, exceptions: Sequence[Raised], is_consequence: IsConsequence) -> list[Death]:
+def _nameless(
+    spoken: SpokenText, exceptions: Sequence[Raised], ignored: set[int], is_consequence: IsConsequence
+) -> list[Death]:
     """If no launcher reports an end: return the last exception that nothing follows, or native code's last message."""
     text = spoken.said_by(None)
     final = [raised for raised in exceptions if raised.final]
@@ -273,11 +264,11 @@ def _nameless(spoken: SpokenText, exceptions: Sequence[Raised], is_consequence: 
     causes = [raised for raised in causes if not starts_a_launcher(raised.info)] or causes
     if causes:
         return [Death(rank=None, code=_code_of(causes[-1].info), exception=causes[-1].info, stderr=text)]
-    speaking = dict.fromkeys(rank for each in spoken.by if NATIVE.search(each.text) for rank in each.ranks)
+    both = zip(spoken.lines, spoken.by, strict=True)
+    speaking = dict.fromkeys(rank for line, each in both if each.ranks and NATIVE.search(line) for rank in each.ranks)
     if speaking:
         return [Death(rank=rank, code=None, stderr=spoken.said_by(rank)) for rank in speaking]
-    passed = ignored(spoken)
-    said = [index for index, each in enumerate(spoken.by) if not each.agent and index not in passed]
+    said = [index for index, each in enumerate(spoken.by) if not each.agent and index not in ignored]
     text = spoken.text(said)
     tail = _outside(text.ending(LEAVING).lines)[-VERY_LAST:]
     places = [line for line in text.ending(LEAVING).lines if PLACE.search(line)]

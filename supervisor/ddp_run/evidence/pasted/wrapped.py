@@ -33,6 +33,8 @@ _BEGINS = re.compile(
 def without_indentation(log: Log) -> Log:
     """Remove the common indentation: a log within a list or a code block."""
     lines = log.text.lines
+    if any(line[:1].strip() for line in lines):
+        return log
     margin = min((len(line) - len(line.lstrip(" ")) for line in lines if line.strip()), default=0)
     if any(line[margin:].startswith('File "') for line in lines):  # a traceback's own: its first line is cut off
         margin = max(0, margin - 2)

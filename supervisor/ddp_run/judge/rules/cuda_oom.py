@@ -31,7 +31,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from ddp_run.evidence.model import CleanExit, Death, Evidence, Quote
+from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge.gpu_oom_text import IN_NCCL, SIGNS, SIZE
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, vendor
 from ddp_run.judge.signs import Hit
@@ -204,7 +204,7 @@ def _rank(pid: int, death: Death, attempt: Evidence) -> Rank | None:
     """Return the rank on the same host with this pid."""
     if attempt.logs_only and death.host is None:
         return None
-    ranks: list[Death | CleanExit] = [*attempt.deaths, *attempt.clean_exits]
+    ranks = [*attempt.deaths, *attempt.clean_exits]
     return next((each.rank for each in ranks if each.pid == pid and each.host == death.host), None)
 
 
