@@ -21,7 +21,6 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import service_text
 from ddp_run.judge.signs import Hit, Sign, ended_by, like, meaning, said_last
-from ddp_run.judge.start_text import REFUSED
 from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -97,14 +96,20 @@ _SAID: tuple[Sign, ...] = (
     # git
     like(rf"fatal: Authentication failed for '(?:{_URL})?"),
 )
-SIGNS = (*_SAID, *REFUSED)
+_OF_TOOLS = (
+    Sign("Permission denied (publickey"),
+    like(rf"could not read Username for '{_URL}"),
+    Sign("fatal error: Unable to locate credentials"),
+    Sign("This request is not authorized to perform this"),
+)
+SIGNS = (*_SAID, *_OF_TOOLS)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """The exception or the lines with which a service rejects the caller."""
     if death.killed_without_exception:
         return None  # a signal ended it, so earlier output was not the end
-    hit = ended_by(death, _SAID) or said_last(death, REFUSED)
+    hit = ended_by(death, _SAID) or said_last(death, _OF_TOOLS)
     if hit is None:
         return None
     service = _service(hit)

@@ -27,7 +27,6 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge import service_text
 from ddp_run.judge.signs import URL, Hit, Sign, in_exception, in_last_words, like, meaning, said_last
-from ddp_run.judge.start_text import UNREACHABLE
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -64,8 +63,6 @@ _SAID: tuple[Sign, ...] = (
         r"<urlopen error (?P<why>(?:\[Errno (?!2\]|20\]|21\]|13\])-?\d+\]|timed out"
         r"|\[SSL|_ssl|EOF|Remote|retrieval)[^>]{0,300})>"
     ),
-    like(r"HTTP Error 403: rate limit exceeded[^\n]{0,80}"),
-    Sign("retrieval incomplete: got only"),
     *meaning(  # the words of urllib, requests and httpx for a status
         like(r"HTTP Error (?P<status>5\d\d|429)[^\n]{0,80}"),
         like(rf"(?P<status>50[0234]) Server Error[^\n]*?(?:url: {URL}|$)"),
@@ -80,11 +77,10 @@ _SAID: tuple[Sign, ...] = (
     # httpx, aiohttp
     *(Sign(name, rf"{name}(?:: (?P<why>[^\n]{{0,100}}))?", frozenset({name})) for name in sorted(_HTTPX)),
     like(r"Cannot connect to host (?P<host>[\w.\-]+):(?P<port>\d+) ssl"),
-    Sign("ServerDisconnectedError", types=("ServerDisconnectedError",)),
+    Sign("ServerDisconnectedError", types=()),
     # Hugging Face
     like(rf"We couldn't connect to '{URL}"),
     Sign("LocalEntryNotFoundError", types=("LocalEntryNotFoundError",)),
-    Sign("An error happened while trying to locate the file on the Hub"),
     *meaning(
         Sign("outgoing traffic has been disabled"),
         Sign(_OFFLINE_MODE),
@@ -94,15 +90,21 @@ _SAID: tuple[Sign, ...] = (
     ),
     like(rf"Couldn't reach (?P<what>'[^'\n]+' on the Hub|{URL})[^\n]{{0,80}}", cause="{who} could not reach {what}"),
     Sign("CAS service error"),
-    Sign("An error occurred while downloading using `hf_transfer`"),
     # object stores and trackers
-    like(rf"Could not connect to the endpoint URL: \"{URL}"),
-    like(rf"(?:Connect|Read) timeout on endpoint URL: \"?{URL}"),
     like(r"Run initialization has timed out after [\d.]+ sec"),
-    Sign("CondaHTTPError: HTTP 000"),
     *service_text.NO_ANSWER,
 )
-SIGNS = (*_SAID, *UNREACHABLE)
+_OF_TOOLS = (
+    Sign("toomanyrequests: "),
+    like(r"dial tcp \S{1,300}[^\n]{0,200}: (?P<why>i/o timeout|connect: [a-z ]{1,40}|no such host)"),
+    like(rf"URL {URL}\S* returned error code: (?P<status>429|5\d\d)", cause="{who} got HTTP {status} from {to}"),
+    # pip's; it tries again, and then only says that it found no version
+    like(r"Retry\(total=\d+[^\n]{0,200}after connection broken by '(?P<why>[^\n]{1,200})'"),
+    like(r"(?P<why>Could not resolve host: (?P<host>[\w.\-]{1,255}))"),
+    like(r"curl: \((?:5|7|16|28|35|52|56|92)\) (?P<why>[^\n]{1,100})"),
+)
+"""Groups `url`, `host`, `status`, `why`."""
+SIGNS = (*_SAID, *_OF_TOOLS)
 _TRIES_AGAIN = "Retrying (Retry("
 """From urllib3, which pip bundles."""
 # etcd's client, which torch's rendezvous may use, also uses urllib3.
@@ -115,7 +117,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None  # a signal ended it, so earlier output was not the end
     hit = in_exception(death, _SAID) if death.exception is not None else in_last_words(death, _SAID, LEAVING)
     if hit is None or (hit.exception is None and _TRIES_AGAIN in hit.text):
-        hit = said_last(death, UNREACHABLE)
+        hit = said_last(death, _OF_TOOLS)
     if hit is None and death.exception is not None and tells_of_a_program(death.exception):
         hit = in_last_words(death, (_GIT,), LEAVING)
     if hit is None or _RENDEZVOUS.search(hit.traceback):

@@ -26,7 +26,6 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import version_text
 from ddp_run.judge.package_text import wrong_version
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, like, meaning, said_last
-from ddp_run.judge.start_text import VERSIONS
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -53,14 +52,12 @@ _SAID: tuple[Sign, ...] = (
         ),
         Sign(", but found ", rf"{_FOUND_REQUIRED} found (?P<have>[^\s]*[^\s.])", _IMPORT),
         Sign(", but you have ", rf"{_FOUND_REQUIRED} you have (?P<have>[^\n]*[^\n.])", _IMPORT),
-        like(r"Requires (?P<need>Flash-Attention version [^\n]{0,100}?) but got (?P<have>\S*[^\s.])"),
         Sign("VersionConflict", r"VersionConflict: \((?P<have>[^\n]{1,200}?), Requirement\.parse\('(?P<need>[^']+)'\)"),
         like(r"(?P<need>[\w\-]{1,40} version \S{1,40}) is required, but found (?P<have>\S*[^\s.])", _IMPORT),
         like(
             r"(?P<have>\S{1,80} is installed with version \S{1,40}), which is less than the minimum required version "
             r"(?P<need>\S{1,40}[^\s.])"
         ),
-        like(r"Loaded runtime CuDNN library: (?P<have>[\d.]+) but source was compiled with: (?P<need>[\d.]*\d)"),
         cause="{who} needs {need} but has {have}{where}",
     ),
     *(  # conda, and its solver
@@ -93,8 +90,6 @@ _SAID: tuple[Sign, ...] = (
             r"operator (?P<operator>torchvision::\w+) does not exist",
             cause="{who} found no {operator}{where}: torch and torchvision are incompatible",
         ),
-        Sign("Couldn't load custom C++ ops"),
-        Sign("partially initialized module 'torchvision' has no attribute"),
         like(r"PyTorch and \w+ were compiled with different CUDA[^\n]*"),
         advice=("python -m pip install --force-reinstall torch torchvision   # matching releases, from one index",),
     ),
@@ -125,16 +120,10 @@ _SAID: tuple[Sign, ...] = (
         Sign("module compiled against A", r"module compiled against (?:API|ABI) version [^\n]{0,100}", _IMPORT),
         advice=version_text.OLDER_NUMPY,
     ),
-    like(r"Trying to load an engine created with incompatible serialization version"),  # TensorRT's
     like(r"has model type [`'](?P<model>[^`']{1,200})[`'] but Transformers does not recognize this architecture"),
     # a function pickled by another minor version of Python
     like(r"\bcode\(\) (?:argument \d{1,2} must be|takes at most \d{1,2} arguments)", ("TypeError", "RaySystemError")),
     Sign("Version mismatch: The cluster was started with:"),  # Ray
-    Sign("VersionMismatch", types=("VersionMismatch",)),  # Dask
-    Sign("NIXL compatibility hash mismatch"),
-    Sign("is newer than and incompatible with jax version"),
-    Sign("but this version of jax requires version"),
-    Sign("Version tag does not match. Note: Current Version"),  # TensorRT
     Sign("fatal   : Unsupported .version ", r"ptxas fatal +: Unsupported \.version [\d.]+; current version is"),
     *meaning(
         like(r"module 'numpy' has no attribute '(?P<numpy>\w+)'"),
@@ -176,7 +165,15 @@ _SAID: tuple[Sign, ...] = (
     ),
     *version_text.SIGNS,
 )
-SIGNS = (*_SAID, *VERSIONS)
+_INSTALLERS = (
+    Sign("ERROR: No matching distribution found for "),
+    Sign("ERROR: ResolutionImpossible"),
+    Sign("is not a supported wheel on this platform"),
+    like(r"ERROR: Package '[^'\n]{1,200}' requires a different Python"),
+    Sign("No solution found when resolving dependencies"),
+)
+"""From installers: pip and uv."""
+SIGNS = (*_SAID, *_INSTALLERS)
 _LAST_FILE = re.compile(r'  File "(?P<file>[^"]+)", line \d+')
 
 
@@ -184,7 +181,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match messages of loaders and packages about incompatible versions."""
     if death.killed_without_exception:
         return None  # a signal ended it, so earlier output was not the end
-    hit = ended_by(death, _SAID) or said_last(death, VERSIONS)
+    hit = ended_by(death, _SAID) or said_last(death, _INSTALLERS)
     if hit is None or not _is_meant(hit):
         return _wanted(death)
     said = hit.text.partition(": ")[2][:140] or hit.text[:140]
