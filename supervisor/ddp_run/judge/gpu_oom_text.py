@@ -64,6 +64,7 @@ SIGNS = (
     Sign("_ALLOC", r"\b(?:CU|HIP)[A-Z]{2,12}_(?:STATUS_)?ALLOC(?:ATION)?_FAILED"),
     *_SERVERS,
     Sign("UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY"),
+    Sign("UR_RESULT_ERROR_OUT_OF_RESOURCES"),
     Sign("DEVMEM Allocation failed"),  # Intel Gaudi's
     *IN_NCCL,
     like(r"^(?:(?:torch|cupy|numba|rmm|triton|jax)[\w.]{0,60}\.)?OutOfMemoryError", ("OutOfMemoryError",)),

@@ -60,6 +60,8 @@ _SAID = (
     rf"\b[Nn]o (?:such )?(?:\w{{1,40}} ){{0,4}}?{_KIND}(?: [^\n/'\"]{{0,80}}found (?:in|at) |: ){_NAMED}",
     rf"Found 0 (?:\w{{1,40}} )?{_KIND} in [^\n/'\"]{{0,40}}{_NAMED}",
     rf"(?<![^\s'\"`(]){_PLACE}['\"`]? (?:is not a directory|cannot be opened)",
+    rf"\bnon-existent directory: {_NAMED}",
+    r"(?:Not found|NOT_FOUND): {1,2}(?P<path>\S{1,1000}); No such file or directory",
     r"You can use download=True to download it|is not present in the root directory",  # torchvision
 )
 SIGNS = (

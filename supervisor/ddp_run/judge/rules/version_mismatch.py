@@ -121,6 +121,7 @@ _SAID: tuple[Sign, ...] = (
         advice=version_text.OLDER_NUMPY,
     ),
     like(r"has model type [`'](?P<model>[^`']{1,200})[`'] but Transformers does not recognize this architecture"),
+    Sign("Trying to load an engine created with incompatible serialization version"),  # TensorRT
     # a function pickled by another minor version of Python
     like(r"\bcode\(\) (?:argument \d{1,2} must be|takes at most \d{1,2} arguments)", ("TypeError", "RaySystemError")),
     Sign("Version mismatch: The cluster was started with:"),  # Ray
