@@ -137,7 +137,6 @@ NO_ANSWER: tuple[Sign, ...] = (
         r"|TooManyRequests\w{0,20}|RequestLimitExceeded|50[0-4]|429",
         "why",
     ),
-    Sign("Please reduce your request rate", types=("OSError",)),  # s3fs, of SlowDown
     like(r"AWS Error (?P<why>NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE)\b"),  # Arrow
     like(r"connection to server (?:at|on) [^\n]{1,300} failed: (?!FATAL)"),
     like(r"Failed to resolve '(?P<host>[\w.\-]{1,200})'"),  # urllib3's
@@ -154,8 +153,6 @@ REFUSED: tuple[Sign, ...] = (
     ),
     like(rf"{_RAISED}Invalid API key"),
     Sign("API key must be ", types=("ValueError",)),  # wandb
-    Sign("Could not find kaggle.json"),
-    Sign("fatal error: Unable to locate credentials"),  # Amazon's command line
     like(r"AWS Error (?P<what>ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH)"),
     like(r"^PermissionError: (?:Access Denied|Forbidden)", ("PermissionError",)),
     # gRPC's codes, also used by tensorstore and mlflow
@@ -169,7 +166,5 @@ REFUSED: tuple[Sign, ...] = (
 MISSING: tuple[Sign, ...] = (
     *_of_classes("missing"),
     _of_amazon(r"NoSuchKey|NoSuchBucket|404"),
-    like(r"AWS Error (?P<what>NO_SUCH_KEY|NO_SUCH_BUCKET|RESOURCE_NOT_FOUND)"),
     Sign("Revision Not Found for url"),
-    Sign("is not a valid git identifier (branch name"),  # transformers
 )
