@@ -29,8 +29,10 @@ _MODELS = ("openai.", "anthropic.", "litellm.")
 _OPEN = (*_MODELS, "grpc.", "huggingface_hub.")
 """Errors of these clients do not show whether a name is wrong, the service is down, or the caller was rejected."""
 _CLIENTS = (
-    _Client("httpx.", r"(?:Connect|Read|Write|RemoteProtocol|Proxy)Error|(?:Connect|Read|Write|Pool)Timeout"),
-    _Client("httpcore.", r"(?:Connect|Read|Write|RemoteProtocol|Proxy)Error|(?:Connect|Read|Write|Pool)Timeout"),
+    *(
+        _Client(module, r"(?:Connect|Read|Write|RemoteProtocol|Proxy)Error|(?:Connect|Read|Write|Pool)Timeout")
+        for module in ("httpx.", "httpx2.", "httpcore.", "httpcore2.")
+    ),
     _Client(
         "aiohttp.client_exceptions.",
         r"Client(?:Connect(?:ion|or)\w{0,40}|Proxy\w{0,40}|OS|Payload)Error|ServerDisconnectedError"

@@ -27,15 +27,9 @@ PARTS_MISSING = meaning(
 )
 """A package has no code for the GPU: built for CPUs, or not loaded because it does not fit the installed torch."""
 SIGNS: tuple[Sign, ...] = (
-    *(
-        # not the driver's `Driver/library version mismatch`
-        Sign(words, rf"(?<![/\w])(?:{_WHOSE}) {said}", _RAISED)
-        for words, said in (
-            ("ersion mismatch", "version mismatch"),
-            ("ersion incompatibility", "version incompatibility"),
-            ("VERSION MISMATCH", "VERSION MISMATCH"),
-        )
-    ),
+    # not the driver's `Driver/library version mismatch`
+    like(rf"(?<![/\w])(?:{_WHOSE}) [vV]ersion (?:mismatch|incompatibility)", _RAISED),
+    Sign("CUDA VERSION MISMATCH", types=_RAISED),  # bitsandbytes
     like(r"\bversion [\w.+]{1,40} is [^\n]{0,40}?incompatible with (?=\w)", _RAISED),  # jaxlib, and below
     *meaning(like(r"needs NumPy [\d.]{1,9} or (?:less|greater)", _RAISED), advice=OLDER_NUMPY),  # numba
     like(r"not supported on Python 3\.\d{1,3}\b", _RAISED),  # torch.compile
@@ -65,15 +59,6 @@ KEYWORD = like(
 ARCHITECTURE = like(r"^KeyError: '[a-z][\w\-]{1,60}'$", ("KeyError",))
 AUTO = re.compile(
     r'transformers/models/auto/configuration_auto\.py", line \d+, in (?:__getitem__|from_pretrained)\n[^\n]*\n?$'
-)
-REMOVED_FROM_NUMPY = re.compile(  # in 1.24 and in 2.0
-    r"object0?|float_?|int0?|bool8?|complex_?|str0?|long|unicode_?|string_|typeDict|uint0|bytes0|void0|Inf|Infinity|NaN|NA"
-    r"N"
-    r"|PINF|NINF|PZERO|NZERO|infty|cast|asfarray|row_stack|in1d|trapz|product|cumproduct|alltrue|sometrue|round_"
-    r"|find_common_type|issctype|maximum_sctype|obj2sctype|sctype2char|issubclass_|set_string_function|lookfor|safe_eva"
-    r"l"
-    r"|msort|mat|disp|byte_bounds|source|who|compat|recfromcsv|recfromtxt|DataSource|sctypes|nbytes|geterrobj|seterrobj"
-    r"|asscalar|rank|longfloat|singlecomplex|clongfloat|longcomplex|cfloat|deprecate"
 )
 LIBRARIES = (
     r"torch|torchvision|torchtext|torchaudio|pytorch_lightning|lightning|lightning_fabric|transformers|numpy|scipy|sklearn"

@@ -46,8 +46,6 @@ _CERTIFICATE = meaning(
     cause="{who} does not trust the certificate of {to}",
     retry=Retry(helps=False, reason="the certificate will still be untrusted"),
 )
-_RESET = frozenset({"ConnectionError", "ProtocolError", "ChunkedEncodingError", "IncompleteRead", "RemoteDisconnected"})
-_HTTPX = frozenset({"ConnectError", "ConnectTimeout", "ReadTimeout", "WriteTimeout", "PoolTimeout"})
 _GIT = like(rf"fatal: unable to access '{URL}': (?P<why>[^\n]{{0,120}})")
 _SAID: tuple[Sign, ...] = (
     _GIT,
@@ -55,8 +53,6 @@ _SAID: tuple[Sign, ...] = (
     # requests and urllib3
     like(r"(?:host='(?P<host>[\w.\-]+)', port=(?P<port>\d+)[^\n]{0,40}?)?Max retries exceeded with url"),
     Sign("Read timed out.", r"ConnectionPool\(host='(?P<host>[\w.\-]+)', port=(?P<port>\d+)\): Read timed out\."),
-    like(r"\('Connection aborted\.', (?P<why>[^\n]{0,100})", _RESET),
-    like(r"Connection broken: (?P<why>[^\n]{0,100})", _RESET),
     Sign("Remote end closed connection without response"),
     # urllib
     like(
@@ -72,12 +68,8 @@ _SAID: tuple[Sign, ...] = (
         like(rf"Client error '(?P<status>429)[^']*' for url '{URL}"),
         cause="{who} got HTTP {status} from {to}",
     ),
-    # reqwest, in programs written in Rust
-    like(rf"error sending request for url \({URL}"),
-    # httpx, aiohttp
-    *(Sign(name, rf"{name}(?:: (?P<why>[^\n]{{0,100}}))?", frozenset({name})) for name in sorted(_HTTPX)),
-    like(r"Cannot connect to host (?P<host>[\w.\-]+):(?P<port>\d+) ssl"),
-    Sign("ServerDisconnectedError", types=()),
+    like(rf"error sending request for url \({URL}"),  # reqwest, in programs written in Rust
+    like(r"Cannot connect to host (?P<host>[\w.\-]+):(?P<port>\d+) ssl"),  # aiohttp
     # Hugging Face
     like(rf"We couldn't connect to '{URL}"),
     Sign("LocalEntryNotFoundError", types=("LocalEntryNotFoundError",)),
@@ -95,7 +87,6 @@ _SAID: tuple[Sign, ...] = (
     *service_text.NO_ANSWER,
 )
 _OF_TOOLS = (
-    Sign("toomanyrequests: "),
     like(r"dial tcp \S{1,300}[^\n]{0,200}: (?P<why>i/o timeout|connect: [a-z ]{1,40}|no such host)"),
     like(rf"URL {URL}\S* returned error code: (?P<status>429|5\d\d)", cause="{who} got HTTP {status} from {to}"),
     # pip's; it tries again, and then only says that it found no version

@@ -60,7 +60,7 @@ _WRONG_DEVICE = meaning(
     Sign("Tensors must be CUDA and dense"),
     like(r"ProcessGroupGloo::\w+: unsupported device type (?P<device>\w+)"),
     Sign("Tensors must be on distinct GPU devices"),
-    cause="{who} used a tensor on a device{ ({device})} that the process group's backend does not support",
+    cause="{who} used a{ {device}} tensor, which the process group's backend does not support",
     advice=(f'{_FIND}"cpu:gloo,cuda:nccl" supports both',),
 )
 _UNKNOWN = meaning(
