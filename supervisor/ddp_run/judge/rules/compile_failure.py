@@ -45,36 +45,23 @@ _OF_TOOLKIT = (
     'nvcc --version; python -c "import torch; print(torch.version.cuda)"   # must be the same CUDA version',
     "export CUDA_HOME=/usr/local/cuda   # the folder with bin/nvcc of that version",
 )
-_BUILDING, _FAILED = "{who} cannot build a CUDA extension: ", "{who} could not compile: {program} failed"
+_FAILED = "{who} could not compile: {program} failed"
 _EXTENSION = like(r"Error building extension '(?P<name>[^']+)'", cause="{who} could not build the extension '{name}'")
-_OTHERS = (
-    Sign("RTC_ERROR_COMPILATION"),
-    like(r"ptxas[^\n]{0,100} fatal   : [^\n]{0,100}"),
-    Sign("a PTX JIT compilation failed"),
-    Sign("Mosaic failed to compile"),  # JAX's Pallas
-    Sign("LoweringException", types=("LoweringException",)),
-)
 _SAID = (
     *meaning(
         Sign("Failed to find C compiler"),
-        cause="{who} has no C compiler, which Triton needs at run time",
+        Sign("No working C++ compiler found"),
+        cause="{who} has no C compiler, which torch and Triton need at run time",
         advice=("sudo apt-get install -y build-essential   # or export CC=/path/to/gcc",),
     ),
     _EXTENSION,
-    *meaning(
-        Sign(
-            "CUDA_HOME environment variable is not set",
-            cause=f"{_BUILDING}CUDA_HOME is not set and no nvcc was found",
-        ),
-        like(
-            r"The detected CUDA version \((?P<found>[\d.]+)\) mismatches[\s\S]{0,60}?PyTorch \((?P<built>[\d.]+)\)",
-            cause=f"{_BUILDING}nvcc is CUDA {{found}}, torch was built with {{built}}",
-        ),
+    Sign(
+        "CUDA_HOME environment variable is not set",
+        cause="{who} cannot build a CUDA extension: CUDA_HOME is not set and no nvcc was found",
         advice=_OF_TOOLKIT,
     ),
-    Sign("mismatches the version that was used to compile"),  # the numbers are separate arguments of the exception
-    *meaning(
-        Sign("Cannot find a working triton installation"),
+    Sign(
+        "Cannot find a working triton installation",
         cause="{who} cannot compile for its GPU: no working Triton installed",
         advice=("python -m pip show triton   # the CUDA build of torch installs the matching one",),
     ),
@@ -97,7 +84,10 @@ _SAID = (
         cause="{who} cannot compile for its GPU: {line}",
         advice=_OF_TOOLKIT,
     ),
-    *_OTHERS,
+    Sign("RTC_ERROR_COMPILATION"),
+    like(r"ptxas[^\n]{0,100} fatal   : [^\n]{0,100}"),
+    Sign("a PTX JIT compilation failed"),
+    Sign("Mosaic failed to compile"),  # JAX's Pallas
     Sign("Error compiling objects for extension"),
     Sign("Ninja is required to load C++ extensions"),
     like(r"Unable to JIT load the [^\n]{0,120}"),
@@ -107,7 +97,6 @@ _SAID = (
         ("ImportError", "OSError"),
         "{who} cannot load an extension built at run time: the build failed, here or on another rank",
     ),
-    Sign("No working C++ compiler found"),
     Sign("ninja: build stopped: "),
     # gcc, clang and nvcc, about a line of C++ or CUDA; OpenCV's have a number: `error: (-215:Assertion…`
     like(
@@ -116,14 +105,15 @@ _SAID = (
     ),
     Sign("nvcc fatal"),
     like(r"nvrtc: error[^\n]{0,100}"),
-    Sign("PTXASError", types=("PTXASError",)),
     like(r"triton\S{0,100}CompilationError", ("CompilationError",)),
-    Sign("CppCompileError", types=("CppCompileError",)),
-    Sign("CUDACompileError", types=("CUDACompileError",)),
-    Sign("InductorError", types=("InductorError",)),
-    Sign("BackendCompilerFailed", types=("BackendCompilerFailed",)),
-    Sign("InternalTorchDynamoError", types=("InternalTorchDynamoError",)),
     Sign("torch._dynamo.exc.Unsupported", types=("Unsupported",)),
+    *(
+        Sign(name, types=(name,))
+        for name in (
+            *("BackendCompilerFailed", "InternalTorchDynamoError", "InductorError", "LoweringException"),
+            *("CppCompileError", "CUDACompileError", "PTXASError"),
+        )
+    ),
 )
 _WHEELS = (
     like(r"Failed building wheel for (?P<name>[\w.\-]{1,100})"),
@@ -172,8 +162,6 @@ def _compilers_error(death: Death) -> Quote | None:
 
 def _advice(hit: Hit, error: Quote | None) -> tuple[str, ...]:
     said = f"{hit.match.string} {error.text if error else ''}"
-    if "No working C++ compiler" in said:
-        return ("sudo apt-get install -y build-essential   # or export CC=/path/to/gcc",)
     if "Python.h" in said:
         return ("sudo apt-get install -y python3-dev   # Python.h",)
     if "nvcc" in said:

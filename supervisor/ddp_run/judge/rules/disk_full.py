@@ -45,7 +45,6 @@ _TORN = meaning(
         cause="{who} can write to no folder for temporary files{where}: the disk is most likely full",
     ),
     like(r"PytorchStreamWriter failed writing (?:file|central directory)[^\n]{0,80}"),
-    Sign("basic_ios::clear: iostream error"),  # torch 2.13 instead of `file write failed`
     like(r"(?<!\d)\d{1,20} requested and \d{1,20} written"),  # numpy's tofile and save
     Sign("Could not write all requested bytes"),
     like(r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+"),
