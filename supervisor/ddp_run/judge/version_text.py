@@ -22,34 +22,18 @@ _WHOSE = (
 OLDER_NUMPY = ("python -m pip install 'numpy<2'   # or newer releases of the packages that were built for NumPy 1",)
 PARTS_MISSING = meaning(
     like(r"Could not run '(?!aten::|prims::)\w{1,60}::[\w.]{1,100}' with arguments from the 'CUDA' backend", _RAISED),
-    like(r"\w{1,60}: implementation for device cuda:\d{1,4} not found"),
     like(r"No such operator (?!aten::|prim)\w{1,60}::\w{1,100}", _RAISED),
-    Sign("CUDA Setup failed despite GPU being available", types=_RAISED),  # bitsandbytes
     likely=True,
 )
 """A package has no code for the GPU: built for CPUs, or not loaded because it does not fit the installed torch."""
 SIGNS: tuple[Sign, ...] = (
-    *(
-        # not the driver's `Driver/library version mismatch`
-        Sign(words, rf"(?<![/\w])(?:{_WHOSE}) {said}", _RAISED)
-        for words, said in (
-            ("ersion mismatch", "version mismatch"),
-            ("ersion incompatibility", "version incompatibility"),
-            ("VERSION MISMATCH", "VERSION MISMATCH"),
-        )
-    ),
-    Sign("but source was compiled with", types=_RAISED),  # TensorFlow, about cuDNN
+    # not the driver's `Driver/library version mismatch`
+    like(rf"(?<![/\w])(?:{_WHOSE}) [vV]ersion (?:mismatch|incompatibility)", _RAISED),
+    Sign("CUDA VERSION MISMATCH", types=_RAISED),  # bitsandbytes
     like(r"\bversion [\w.+]{1,40} is [^\n]{0,40}?incompatible with (?=\w)", _RAISED),  # jaxlib, and below
-    like(r"but this version of \w{1,40} requires version", _RAISED),
-    Sign("not compatible with the installed", r"version \S{1,40} is[^\n]{0,60} not compatible with the inst"),
     *meaning(like(r"needs NumPy [\d.]{1,9} or (?:less|greater)", _RAISED), advice=OLDER_NUMPY),  # numba
-    Sign("Gencode/Runtime versions", types=_RAISED),  # protobuf
-    Sign("max supported IR version", types=_RAISED),  # ONNX Runtime
     like(r"not supported on Python 3\.\d{1,3}\b", _RAISED),  # torch.compile
     like(r"(?:max|min)imum required version by CUDA [\d.]{1,9}", _RAISED),
-    Sign("of Cuda that does", r"a version of Cuda that does\s+not match the version used to", _RAISED),  # apex
-    like(r"\w{1,60}==\S{1,40} is used but incompatible", _RAISED),  # OpenMMLab
-    like(r"only supported on CUDA [\d.]{2,6} and (?:above|newer|later)", _RAISED),
     like(r"requires? [^\n]{1,100}?[<>=!~]=? ?\d[^\n]{0,60}? but found version [\w.+]{1,30}", _RAISED),
     *PARTS_MISSING,
 )
@@ -75,15 +59,6 @@ KEYWORD = like(
 ARCHITECTURE = like(r"^KeyError: '[a-z][\w\-]{1,60}'$", ("KeyError",))
 AUTO = re.compile(
     r'transformers/models/auto/configuration_auto\.py", line \d+, in (?:__getitem__|from_pretrained)\n[^\n]*\n?$'
-)
-REMOVED_FROM_NUMPY = re.compile(  # in 1.24 and in 2.0
-    r"object0?|float_?|int0?|bool8?|complex_?|str0?|long|unicode_?|string_|typeDict|uint0|bytes0|void0|Inf|Infinity|NaN|NA"
-    r"N"
-    r"|PINF|NINF|PZERO|NZERO|infty|cast|asfarray|row_stack|in1d|trapz|product|cumproduct|alltrue|sometrue|round_"
-    r"|find_common_type|issctype|maximum_sctype|obj2sctype|sctype2char|issubclass_|set_string_function|lookfor|safe_eva"
-    r"l"
-    r"|msort|mat|disp|byte_bounds|source|who|compat|recfromcsv|recfromtxt|DataSource|sctypes|nbytes|geterrobj|seterrobj"
-    r"|asscalar|rank|longfloat|singlecomplex|clongfloat|longcomplex|cfloat|deprecate"
 )
 LIBRARIES = (
     r"torch|torchvision|torchtext|torchaudio|pytorch_lightning|lightning|lightning_fabric|transformers|numpy|scipy|sklearn"

@@ -46,13 +46,8 @@ _REFUSED = (
     Sign("C error: out of memory"),  # pandas
     like(r"OOM when allocating tensor[^\n]{0,400}/device:CPU:"),  # TensorFlow
     Sign("std::bad_alloc"),
-    Sign("due to the node running low on memory"),  # Ray's memory monitor
-    like(r"killed by YARN for exceeding [a-z ]{0,20}memory limits"),
     Sign("(state: OUT_OF_MEMORY)", types=("UncompletedJobError",)),  # submitit's
-    Sign("Please use an instance type with more memory", types=("UnexpectedStatusException",)),  # SageMaker's
     like(r"(?<!error )Cannot allocate memory"),
-    Sign("Not enough host memory available", types=("ValueError", "RuntimeError")),  # SGLang
-    Sign("The local object store is full of objects", types=("ObjectStoreFullError",)),  # Ray
     like(r"MemoryError\b", _MEMORY_ERRORS),
 )
 _TASK = like(r"srun: error: \S+ tasks? (?P<tasks>[\d,\-]+): Out Of Memory")

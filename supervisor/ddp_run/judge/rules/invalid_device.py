@@ -28,19 +28,10 @@ RULE = Rule(
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same rank will select the same GPU again"),
 )
-_INTELS = (
-    like(r"The device index is out of range\. It must be in \[0, (?P<count>\d+)\), but got (?P<device>\d+)"),
-    Sign(
-        "total number of device is",
-        r"device is out of range, device is (?P<device>\d+), total number of device is (?P<count>\d+)",
-    ),
-)
+_INTELS = (like(r"The device index is out of range\. It must be in \[0, (?P<count>\d+)\), but got (?P<device>\d+)"),)
 _TOO_FEW = (
     like(r"NotEnoughCUDADevices\(\"?`num_shard` is \d{1,6} but only (?P<count>\d{1,6}) "),  # TGI's launcher
     like(r"World size \(\d{1,9}\) is larger than the number of available GPUs \((?P<count>\d{1,6})\)"),  # vLLM
-    like(r"DP adjusted local rank (?P<device>\d{1,6}) is out of bounds"),
-    like(r"specifies invalid or unsupported gpu id (?P<device>\d{1,6})"),  # Triton
-    like(r"No slot '(?P<device>\d{1,6})' specified on host '"),  # DeepSpeed
 )
 """Servers and launchers print this before they start more processes than the host has GPUs."""
 SIGNS = (
@@ -48,13 +39,9 @@ SIGNS = (
     like(r"(?<!Error 101: )invalid device ordinal"),
     like(r"device < num_gpus[^\n]*(?:device=(?P<device>\d*),? ?num_gpus=(?P<count>\d*))?"),
     Sign("Invalid device id", types=("AssertionError",)),
-    like(r"Invalid device argument\s*:? ?(?P<device>\d+)?"),
     Sign("nvidia-container-cli: device error: "),
     *errors_named("InvalidDevice", "INVALID_DEVICE"),
-    like(r"set device=(?P<device>\d{1,9}), valid device range is \[0, (?P<count>\d+)\)"),
-    Sign("[Error]: Invalid device ID."),  # both are from Ascend
     *_INTELS,
-    like(r"You requested gpu: [^\n]{1,200}\n? *But your machine only has: "),
     *_TOO_FEW,
     like(r"on \w+ device (?P<device>\d+) but torch\.\w+\.device_count\(\) is (?P<count>\d+)"),
 )

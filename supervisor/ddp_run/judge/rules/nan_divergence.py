@@ -32,15 +32,15 @@ SYMPTOMS = (
     Sign("n", r"(?im)(?:^[^\n]{0,400}?\b(?:loss|grad(?:ient)?[_ ]?norm)\b\W{1,4}nan\b[^\n]{0,400}(?:\n|\Z)){3}"),
 )
 """On line after line."""
-_NOT_FINITE = r"(?:nans?|infs?|infinite|infinity|non-?finite|not finite|exploded)\b"
-_OF_LOSS = rf"(?i)\bloss(?:es)?\b(?:_\w+)?[^\n]{{0,60}}?\b{_NOT_FINITE}|\b{_NOT_FINITE}[^\n]{{0,40}}?\bloss(?:es)?\b"
-_OF_GRADIENT = rf"(?i)\bgrad(?:ient)?s?\b[^\n]{{0,60}}?\b{_NOT_FINITE}|\b{_NOT_FINITE}[^\n]{{0,40}}?\bgrad(?:ient)?s?\b"
-_STOPPING = tuple(
-    Sign(words, rf"(?i)\bloss\b[^\n]{{0,60}}?\b{_NOT_FINITE}[^\n]*?\b(?:stopping|aborting|exiting|terminat)")
-    for words in ("stopping training", "topping the training", "borting training", "xiting training")
+_NOT_FINITE = r"`?(?:nans?|infs?|infinite|infinity|infinities|non-?finite|not finite)\b`?"
+_OF_TRAINING = r"(?:loss(?:es)?|grad(?:ient)?s?(?:[ _]norm)?)"
+_BECOMES = r"(?:is|are|was|has|have|had|contains?|becomes?|became|went|got|turned)"
+_STOPPING = (
+    Sign(
+        "ing training",
+        rf"(?i)\bloss\b[^\n]{{0,60}}?\b{_NOT_FINITE}[^\n]*?\b(?:stopping|aborting|exiting|ending) training",
+    ),
 )
-_VERBS = ("is", "was", "became", "has", "contains", "went", "got", "turned")
-_VALUES = ("nan", "NaN", "NAN", "Nan", "inf", "Inf", "not finite", "non-finite", "`nan`")
 SIGNS: tuple[Sign, ...] = (
     # a sampler's negative weights give it as well
     like(r"probability tensor contains either `?inf`?, `?nan`? or element < 0", likely=True),
@@ -58,42 +58,27 @@ SIGNS: tuple[Sign, ...] = (
     ),
     Sign("Detected nan and/or inf values"),
     Sign("The loss returned in `training_step` is"),
-    Sign("found NaN in local"),
-    Sign("found Inf in local"),
-    *(
-        Sign(words, _OF_LOSS)
-        for words in (
-            *(f"oss {verb} {value}" for verb in _VERBS for value in _VALUES),
-            *(f"oss{sign}{value}" for sign in (" = ", "=", ": ", " ") for value in ("nan", "NaN")),
-            *(f"{value} {where}loss" for value in _VALUES[:4] for where in ("", "in ", "detected in ")),
-            *("on-finite loss", "onfinite loss", "nfinite loss", "oss exploded", "oss diverged to nan"),
-        )
-    ),
-    *(
-        Sign(words, _OF_GRADIENT)
-        for words in (
-            *(f"radient{verb} {value}" for verb in ("s are", "s contain", " is", " norm is") for value in _VALUES[:4]),
-            *(f"{value} {where}grad" for value in _VALUES[:4] for where in ("", "in ")),
-            *("on-finite grad", "grad norm is nan", "grad_norm is nan", "grad norm: nan"),
-        )
-    ),
+    like(r"found (?:NaN|Inf) in local"),
     like(r"FloatingPointError(?!: underflow)", ("FloatingPointError",)),  # an underflow is finite
     *_STOPPING,
 )
-_FINITE = r"(?:nans?|infs?|infinit[ey]|infinity|non-?finite)"
+_IN_WORDS = (
+    Sign(
+        "",
+        rf"(?i)\b{_OF_TRAINING}(?: {_BECOMES})?(?: ?[=:])? ?{_NOT_FINITE}"
+        rf"|\b{_NOT_FINITE}(?: (?:detected )?in)? {_OF_TRAINING}\b|\bloss exploded\b",
+    ),
+)
 _GENERAL = (
     Sign(
-        "n",
-        rf"(?i:\b(?:loss|gradients?|grad|wgrad|grad_norm|tensor|logits|activations?|weights|boxes|parameters?"
-        rf"|outputs?|scores)\b)[^\n]{{0,60}}? (?i:(?:contains?|has|have|had|is|are|was|became|becomes|went|got)"
-        rf"(?: an?| some elements =)? (?:{_FINITE})\b)"
-        rf"|(?i:\b{_FINITE}(?: (?:or|and|/) |/){_FINITE}\b)[^\n]{{0,60}}?"
-        r"(?i:\b(?:detected|encountered|found|persisted|in (?:wgrad|grad|loss)))"
-        rf"|(?i:\b(?:detected|found|encountered)\b)[^\n]{{0,20}}? (?i:\b{_FINITE}\b)(?i: (?:or|and|values?|in)\b)"
-        r"|\bNan in summary histogram\b"
-        rf"|(?i:\b{_FINITE} (?:(?:or|and) {_FINITE} )?(?:persisted|loss|gradients?|grad(?:ient)? norm|tensor found"
-        rf"|detected|values? (?:found|detected|encountered) in"
-        r"(?! [^\n]{0,40}\b(?:columns?|features?|labels?|data|files?|rows?)\b))\b)",
+        "",
+        rf"(?i)\b(?:{_OF_TRAINING}|tensor|logits|activations?|weights|boxes|parameters?|outputs?|scores)\b[^\n]{{0,60}}?"
+        rf" {_BECOMES}(?: an?| some elements =)? {_NOT_FINITE}"
+        rf"|\b{_NOT_FINITE} ?(?:or|and|/) ?{_NOT_FINITE}[^\n]{{0,60}}?\b(?:detected|encountered|found|persisted)"
+        rf"|\b(?:detected|found|encountered)\b[^\n]{{0,20}}? {_NOT_FINITE} (?:or|and|values?|in)\b"
+        rf"|\b{_NOT_FINITE} (?:persisted|detected|tensor found|values? (?:found|detected|encountered) in"
+        r"(?! [^\n]{0,40}\b(?:columns?|features?|labels?|data|files?|rows?)\b))"
+        r"|\bnan in summary histogram\b",
         ("RuntimeError", "ValueError", "AssertionError", "Exception", "InvalidArgumentError"),
         likely=True,
     ),
@@ -107,13 +92,10 @@ _AT_ONCE = 160
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match an exception about it; if the program left through `sys.exit`, its last words that say so."""
     raised = death.exception
-    if raised is not None and raised.type.rpartition(".")[2] != "SystemExit":
-        hit = in_exception(death, SIGNS)
-    else:
+    hit = in_exception(death, (*SIGNS, *_IN_WORDS)) or _said_in_general(death)
+    if raised is None or raised.type.rpartition(".")[2] == "SystemExit":
         left = death.code is None or death.code > 0
-        hit = (in_exception(death, SIGNS) or _last_words(death)) if left else None
-    if hit is None:
-        hit = _said_in_general(death)
+        hit = (hit or _last_words(death)) if left else None
     if hit is None:
         return None
     others = [other for other in attempt.deaths if other.rank != death.rank and other.exception is not None]

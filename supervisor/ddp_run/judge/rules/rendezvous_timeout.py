@@ -32,11 +32,7 @@ RULE = Rule(
     unlike="together",
 )
 FRAMES = re.compile(r"/torch/distributed/rendezvous\.py|/distributed_c10d\.py _store_based_barrier")
-SYMPTOMS = (
-    like(
-        r"Waiting in store based barrier to [^\n]{0,200}\(world_size=\d{1,7}, \w{1,20}=\d{1,7}, ",
-    ),
-)
+SYMPTOMS = (like(r"Waiting in store based barrier to [^\n]{0,200}\(world_size=\d{1,7}, \w{1,20}=\d{1,7}, "),)
 _TIME = r"(?:(?P<ms>\d{1,20}) ?ms|(?P<s>\d{1,20}) ?s\w*)"
 _CONNECT = like(
     rf"he client socket has (?:timed out after {_TIME} while trying to connect to "
@@ -85,19 +81,12 @@ _IN_RANK = (
             r"|GetKeyValue\(\) timed out)"
         ),
         Sign("DEADLINE_EXCEEDED: failed to connect to all addresses", types=("XlaRuntimeError", "JaxRuntimeError")),
-        Sign("Failed to initialize distributed runtime client"),
         Sign("Timed out waiting for tasks to start. Please check connectivity"),  # Horovod
         Sign("Unable to meet other processes at the rendezvous store"),  # Ray's collectives
-        Sign("Failed to connect to GCS within"),
-        Sign("Failed to connect to GCS. Please check if the GCS server is running"),
+        Sign("Failed to connect to GCS"),
         Sign("KVS get error: timeout limit"),  # oneCCL
-        Sign("failed to connect to lighthouse"),  # torchft
         Sign("was not reachable via ssh"),  # DeepSpeed's launcher
-        Sign("could not connect to some hosts via ssh"),  # Horovod's, like the next two
-        like(r"Horovod was unable to connect to [^\n]{1,80} on any of the following addresses: "),
-        Sign("Unable to find a set of common task-to-task communication interfaces"),
         like(r"Timed out trying to connect to (?:tcp|tls|ucx)://\S{1,200} after"),
-        like(r"Only \d{1,6}/\d{1,6} workers arrived after "),  # Dask, like the line above
         cause="{who} did not meet the other processes of the job in time: {match}",
         likely=True,
     ),

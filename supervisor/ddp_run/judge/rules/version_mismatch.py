@@ -26,7 +26,6 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import version_text
 from ddp_run.judge.package_text import wrong_version
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, like, meaning, said_last
-from ddp_run.judge.start_text import VERSIONS
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -42,25 +41,21 @@ RULE = Rule(
 )
 _IMPORT = frozenset({"ImportError", "ModuleNotFoundError", "RuntimeError", "AssertionError", "ValueError", "OSError"})
 _CHECK = "python -m pip check   # which installed versions are incompatible?"
-_FOUND_REQUIRED = r"requires? (?P<need>[\w\-.\[\]]{1,100} ?(?:version )?[<>=!~]=?[^\n]{0,200}?),? but"
 _UNSAFE = "torch.load(path, weights_only=False)   # only for files you trust: it can run any code"
-_GLOBAL = r"Unsupported global: GLOBAL (?P<global>(?:(?P<package>[\w.]{1,200})\.)?(?P<short>\w{1,100}))"
 _SAID: tuple[Sign, ...] = (
     *meaning(
+        like(r"(?<!\S)(?P<need>\S+) is required for a normal functioning[^\n]{0,40}, but found (?P<have>\S*[^\s.])"),
         like(
-            r"(?<!\S)(?P<need>\S+) is required for a normal functioning of this module, but found"
-            r" (?P<have>[^\s]*[^\s.])"
+            r"requires? (?P<need>[\w\-.\[\]]{1,100} ?(?:version )?[<>=!~]=?[^\n]{0,200}?),? but (?:found|you have) "
+            r"(?P<have>\S*[^\s.])",
+            _IMPORT,
         ),
-        Sign(", but found ", rf"{_FOUND_REQUIRED} found (?P<have>[^\s]*[^\s.])", _IMPORT),
-        Sign(", but you have ", rf"{_FOUND_REQUIRED} you have (?P<have>[^\n]*[^\n.])", _IMPORT),
-        like(r"Requires (?P<need>Flash-Attention version [^\n]{0,100}?) but got (?P<have>\S*[^\s.])"),
         Sign("VersionConflict", r"VersionConflict: \((?P<have>[^\n]{1,200}?), Requirement\.parse\('(?P<need>[^']+)'\)"),
         like(r"(?P<need>[\w\-]{1,40} version \S{1,40}) is required, but found (?P<have>\S*[^\s.])", _IMPORT),
         like(
             r"(?P<have>\S{1,80} is installed with version \S{1,40}), which is less than the minimum required version "
             r"(?P<need>\S{1,40}[^\s.])"
         ),
-        like(r"Loaded runtime CuDNN library: (?P<have>[\d.]+) but source was compiled with: (?P<need>[\d.]*\d)"),
         cause="{who} needs {need} but has {have}{where}",
     ),
     *(  # conda, and its solver
@@ -76,11 +71,9 @@ _SAID: tuple[Sign, ...] = (
         ),
         cause="{who} has no {need}, required by {by}{where}",
     ),
-    *meaning(
-        like(
-            r"(?<![^\s:])(?:[^\s:]{0,300}/)?(?P<library>[^\s:/]{1,200}\.so[\w.]{0,40}):"
-            r" undefined symbol: (?P<symbol>\w+)"
-        ),
+    Sign(
+        ": undefined symbol: ",
+        r"(?<![^\s:])(?:[^\s:]{0,300}/)?(?P<library>[^\s:/]{1,200}\.so[\w.]{0,40}): undefined symbol: (?P<symbol>\w+)",
         cause="{who} cannot load {library}{where}: most likely built for a different torch version",
         advice=(
             "c++filt {symbol}   # shows which library the symbol belongs to",
@@ -93,8 +86,6 @@ _SAID: tuple[Sign, ...] = (
             r"operator (?P<operator>torchvision::\w+) does not exist",
             cause="{who} found no {operator}{where}: torch and torchvision are incompatible",
         ),
-        Sign("Couldn't load custom C++ ops"),
-        Sign("partially initialized module 'torchvision' has no attribute"),
         like(r"PyTorch and \w+ were compiled with different CUDA[^\n]*"),
         advice=("python -m pip install --force-reinstall torch torchvision   # matching releases, from one index",),
     ),
@@ -109,12 +100,11 @@ _SAID: tuple[Sign, ...] = (
         likely=True,
     ),
     *version_text.DROPPED,
-    *meaning(
-        like(
-            r"The detected CUDA version \((?P<have>[\d.]+)\) mismatches the version that was used to compile\s+"
-            r"PyTorch \((?P<cuda>[\d.]+)\)",
-            cause="{who} builds an extension with CUDA {have}, but torch uses CUDA {cuda}{where}",
-        ),
+    Sign(
+        "The detected CUDA version (",
+        r"The detected CUDA version \((?P<have>[\d.]+)\) mismatches the version that was used to compile\s+"
+        r"PyTorch \((?P<cuda>[\d.]+)\)",
+        cause="{who} builds an extension with CUDA {have}, but torch uses CUDA {cuda}{where}",
         advice=("export CUDA_HOME=/usr/local/cuda-{cuda}   # the toolkit torch was built with, if installed",),
     ),
     *meaning(
@@ -125,44 +115,42 @@ _SAID: tuple[Sign, ...] = (
         Sign("module compiled against A", r"module compiled against (?:API|ABI) version [^\n]{0,100}", _IMPORT),
         advice=version_text.OLDER_NUMPY,
     ),
-    like(r"Trying to load an engine created with incompatible serialization version"),  # TensorRT's
     like(r"has model type [`'](?P<model>[^`']{1,200})[`'] but Transformers does not recognize this architecture"),
+    Sign("Trying to load an engine created with incompatible serialization version"),  # TensorRT
     # a function pickled by another minor version of Python
     like(r"\bcode\(\) (?:argument \d{1,2} must be|takes at most \d{1,2} arguments)", ("TypeError", "RaySystemError")),
     Sign("Version mismatch: The cluster was started with:"),  # Ray
-    Sign("VersionMismatch", types=("VersionMismatch",)),  # Dask
-    Sign("NIXL compatibility hash mismatch"),
-    Sign("is newer than and incompatible with jax version"),
-    Sign("but this version of jax requires version"),
-    Sign("Version tag does not match. Note: Current Version"),  # TensorRT
     Sign("fatal   : Unsupported .version ", r"ptxas fatal +: Unsupported \.version [\d.]+; current version is"),
     *meaning(
-        like(r"module 'numpy' has no attribute '(?P<numpy>\w+)'"),
+        like(
+            r"'numpy' has no attribute '(?P<numpy>(?:bool|complex|float|int|long|object|str|string|unicode)[_08]?"
+            r"|Inf|NaN|NAN|infty|in1d|msort|product|cumproduct|row_stack|trapz|asscalar|find_common_type|obj2sctype)'"
+        ),
+        like(r"`np\.(?P<numpy>\w+)` was removed in the NumPy"),
         cause="{who} used numpy.{numpy}{where}, which newer NumPy versions removed",
         advice=("python -m pip install 'numpy<1.24'   # or a newer release of the package that uses the old name",),
     ),
-    *meaning(
-        like(r"Loading a dataset cached in a \w+ is not supported"),
+    Sign(
+        "Loading a dataset cached in a ",
         cause="{who} could not read the datasets cache{where}: datasets and fsspec are incompatible",
         advice=("python -m pip install -U datasets fsspec",),
     ),
-    *meaning(
-        like(r"Descriptors cannot (?:not )?be create"),  # both are from protobuf
+    Sign(
+        "Descriptors cannot",
         advice=("python -m pip install 'protobuf<=3.20.3'   # or newer releases of the packages with _pb2.py files",),
     ),
+    Sign("Attempted to read a PyTorch file with version "),
     Sign(
-        "maximum supported version for reading is",
-        r"Attempted to read a PyTorch file with version \d{1,9}, but the maximum supported version[^\n]{0,80}",
-    ),
-    *meaning(
-        like(_GLOBAL, cause="{who} loaded a checkpoint with {global} in it{where}: torch 2.6 and later reject it"),
+        "Unsupported global: GLOBAL ",
+        r"Unsupported global: GLOBAL (?P<global>(?:(?P<package>[\w.]{1,200})\.)?(?P<short>\w{1,100}))",
+        cause="{who} loaded a checkpoint with {global} in it{where}: torch 2.6 and later reject it",
         advice=(
             "from {package} import {short}; torch.serialization.add_safe_globals([{short}])   # before torch.load",
             _UNSAFE,
         ),
     ),
-    *meaning(
-        Sign("Weights only load failed"),
+    Sign(
+        "Weights only load failed",
         cause="{who} loaded a checkpoint that weights_only=True, the default since torch 2.6, rejects{where}",
         advice=(_UNSAFE,),
         likely=True,
@@ -176,7 +164,15 @@ _SAID: tuple[Sign, ...] = (
     ),
     *version_text.SIGNS,
 )
-SIGNS = (*_SAID, *VERSIONS)
+_INSTALLERS = (
+    Sign("ERROR: No matching distribution found for "),
+    Sign("ERROR: ResolutionImpossible"),
+    Sign("is not a supported wheel on this platform"),
+    like(r"ERROR: Package '[^'\n]{1,200}' requires a different Python"),
+    Sign("No solution found when resolving dependencies"),
+)
+"""From installers: pip and uv."""
+SIGNS = (*_SAID, *_INSTALLERS)
 _LAST_FILE = re.compile(r'  File "(?P<file>[^"]+)", line \d+')
 
 
@@ -184,7 +180,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match messages of loaders and packages about incompatible versions."""
     if death.killed_without_exception:
         return None  # a signal ended it, so earlier output was not the end
-    hit = ended_by(death, _SAID) or said_last(death, VERSIONS)
+    hit = ended_by(death, _SAID) or said_last(death, _INSTALLERS)
     if hit is None or not _is_meant(hit):
         return _wanted(death)
     said = hit.text.partition(": ")[2][:140] or hit.text[:140]
@@ -194,9 +190,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 def _is_meant(hit: Hit) -> bool:
     """Common words count only if they are about versions."""
-    if hit["module"] or (hit["dropped"] and hit["whose"] in version_text.OF_PROJECTS_TOO):
-        return _raised_in_package(hit)
-    return hit["numpy"] is None or version_text.REMOVED_FROM_NUMPY.fullmatch(hit["numpy"]) is not None
+    common = hit["module"] or (hit["dropped"] and hit["whose"] in version_text.OF_PROJECTS_TOO)
+    return not common or _raised_in_package(hit)
 
 
 def _wanted(death: Death) -> Finding | None:
