@@ -77,6 +77,14 @@ def interrupted(exception: ExceptionInfo) -> ExceptionInfo | None:
     return replace(origin, traceback=exception.traceback)
 
 
+def handled(exception: ExceptionInfo) -> ExceptionInfo | None:
+    """Return the exception at the start of a chain whose handler, perhaps a clean-up, raised this one; None without."""
+    links, origin = CHAIN.findall(exception.traceback), chain(exception)[-1]
+    if not links or links[-1].startswith(DIRECT) or origin is exception or dealt_with(origin, exception):
+        return None
+    return origin
+
+
 def raised_from(exception: ExceptionInfo) -> bool:
     """Whether those that led to it are its direct causes (`raise … from`), not exceptions being handled."""
     links = CHAIN.findall(exception.traceback)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from ddp_run.evidence import exception_chain
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.catalogue import NAMELESS, Cause
 from ddp_run.judge.order import strongest
@@ -40,6 +41,12 @@ class Rules:
     def judge(self, death: Death) -> Judged:
         """Return the best finding about a death, and why it is collateral, if it is."""
         best = self._best(death)
+        if best is not None and (best.rule.consequence or best.rule.end == "after"):
+            # a clean-up that fails, too, or finds its peers gone
+            handled = _before_its_handler(death)
+            own = self._best(handled) if handled is not None else None
+            if handled is not None and own is not None and not (own.rule.consequence or own.rule.end == "after"):
+                death, best = handled, own
         if best is None:
             best = Finding(NAMELESS, death.rank, f"{death.who} exited", confidence="unknown")
         return Judged(death, best, self._why_collateral(death, best))
@@ -96,6 +103,11 @@ class Rules:
             if finding is not None:
                 found.append(finding)
         return found
+
+
+def _before_its_handler(death: Death) -> Death | None:
+    handled = exception_chain.handled(death.exception) if death.exception is not None else None
+    return None if handled is None else replace(death, exception=handled)
 
 
 def _is_stop(death: Death) -> bool:

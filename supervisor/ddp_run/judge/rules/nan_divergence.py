@@ -33,7 +33,7 @@ SYMPTOMS = (
 )
 """On line after line."""
 _NOT_FINITE = r"`?(?:nans?|infs?|infinite|infinity|infinities|non-?finite|not finite)\b`?"
-_OF_TRAINING = r"(?:loss(?:es)?|grad(?:ient)?s?(?:[ _]norm)?)"
+_OF_TRAINING = r"(?:\w{1,40}_)?(?:loss(?:es)?|grad(?:ient)?s?(?:[ _]norm)?)"
 _BECOMES = r"(?:is|are|was|has|have|had|contains?|becomes?|became|went|got|turned)"
 _STOPPING = (
     Sign(
