@@ -77,6 +77,13 @@ def interrupted(exception: ExceptionInfo) -> ExceptionInfo | None:
     return replace(origin, traceback=exception.traceback)
 
 
+def is_own(exception: ExceptionInfo) -> bool:
+    """Whether the program's own code raised a class of a module that isn't Python's: its words may mean anything."""
+    frames, name = _frames(exception.traceback), exception.type.rpartition(".")[2]
+    raised = statement(exception).startswith(f"raise {name}(")
+    return "." in exception.type and raised and bool(frames) and not is_library(frames[-1][0])
+
+
 def handled(exception: ExceptionInfo) -> ExceptionInfo | None:
     """Return the exception at the start of a chain whose handler, perhaps a clean-up, raised this one; None without."""
     links, origin = CHAIN.findall(exception.traceback), chain(exception)[-1]

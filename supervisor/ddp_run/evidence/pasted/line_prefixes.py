@@ -11,7 +11,7 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -65,6 +65,7 @@ _HOST = re.compile(r"(?P<pod>[a-zA-Z][\w.\-]{0,255}): ")
 _NUMBERS = re.compile(r"\d+")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _FIRST_NUMBER = re.compile(r"\d+")
+_OF_RANK = re.compile(r"(?:^|[/_.\-])rank[_.\-]?(\d{1,9})(?:[/_.\-][^/]{0,40})?$")
 _NUMBERED = re.compile(r"\s{0,8}(?P<number>\d{1,7})(?P<gap>:?[ \t]{0,8}|$)")
 _STEP = 3
 """The gap between the numbers of two lines: empty lines may be missing."""
@@ -101,6 +102,12 @@ class Writer(NamedTuple):
         """The number that srun or mpirun gave to the process, or that the name of its file is."""
         return Rank(int(self.place)) if self.place is not None and _NUMBER.fullmatch(self.place) else None
 
+    @property
+    def of_file(self) -> Rank | None:
+        """The rank that the name of its file says; None for lines of the agent there."""
+        hit = _OF_RANK.search(self.place) if self.place is not None and not self.agent else None
+        return None if hit is None else Rank(int(hit[1]))
+
 
 def assign(lines: Sequence[str], most_named: int = 1 << 20) -> tuple[list[str], list[Writer]]:
     """Return the lines without the prefix of every line, and each one's writer.
@@ -122,9 +129,14 @@ def assign(lines: Sequence[str], most_named: int = 1 << 20) -> tuple[list[str], 
     tasks = {each: each.task for each in known}
     numbered = any(task is not None for task in tasks.values()) and not any(word in whole for word in _AGENT_WORDS)
     if not numbered or any(each.ranks and tasks[each] not in (None, *each.ranks) for each in known):
-        return texts, by
+        return texts, _ranked(by, {each: each.of_file for each in known})
+    return texts, _ranked(by, tasks)
+
+
+def _ranked(by: Sequence[Writer], tasks: Mapping[Writer, Rank | None]) -> list[Writer]:
+    """Return the writers; those that name no rank have the one of their task."""
     ranked = {each: each._replace(ranks=(task,)) for each, task in tasks.items() if task is not None and not each.ranks}
-    return texts, [ranked.get(each, each) for each in by]
+    return [ranked.get(each, each) for each in by]
 
 
 def _before(lines: Sequence[str], mpi: bool) -> re.Pattern[str]:
