@@ -24,12 +24,17 @@ RULE = Rule(
     unlike="together",
 )
 SIGNS = meaning(
-    # a model without parameters is rejected earlier, without a comparison
     like(
         r"DDP expects same model across all ranks, but Rank (?P<one>\d+) has (?P<count>\d+) params, "
         # a model without parameters is rejected earlier, without a comparison
         r"while rank (?P<other>\d+) has inconsistent (?P<others>(?!0 )\d+) params",
         cause="rank {one}'s model has {count} parameters, rank {other}'s has {others}",
+    ),
+    like(
+        r"DDP expects same model across all ranks, but Rank (?P<one>\d+) has (?P<count>\d+) params, "
+        r"while rank (?P<other>\d+) has inconsistent 0 params",
+        cause="rank {one}'s model has {count} parameters; rank {other} sent 0: it likely called something else then",
+        likely=True,
     ),
     like(
         r"\[(?P<one>\d+)\]: params\[(?P<index>\d+)\] in this process(?: with sizes \[(?P<sizes>[^\]]*)\])? "

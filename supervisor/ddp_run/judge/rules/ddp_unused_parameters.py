@@ -23,7 +23,7 @@ from dataclasses import replace
 from shlex import quote
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Sign, ended_by
+from ddp_run.judge.signs import Sign, ended_by, like
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import Rank, UnusedParameters
 from ddp_run.values.words import named_ranks
@@ -37,6 +37,10 @@ RULE = Rule(
 SIGNS = (
     Sign("Expected to have finished reduction in the prior iteration"),
     Sign("has parameters that were not used in producing the loss returned by training_step"),  # from Lightning
+)
+SYMPTOMS = (
+    like(r"Parameter(?:s| indices) which did not receive grad for rank \d"),
+    Sign("print out information about which particular parameters did not receive gradient on this rank"),
 )
 _NAMES = re.compile(r"Parameters which did not receive grad for rank (?P<rank>\d{1,9}): (?P<names>[^\n]+)")
 _INDICES = re.compile(r"Parameter indices which did not receive grad for rank (?P<rank>\d{1,9}): (?P<numbers>[\d \t]+)")

@@ -28,6 +28,7 @@ RULE = Rule(
     retry=Retry(helps=False, reason="CUDA does not start on this host until its fabric manager runs"),
     host="once",
 )
+SYMPTOMS = (like(r"CUDA failed to initialize\b[\s\S]{0,120}\(error 802\)"),)
 _SHOWN = (
     "systemctl status nvidia-fabricmanager --no-pager; tail -n 20 /var/log/fabricmanager.log",
     "nv-fabricmanager --version; cat /proc/driver/nvidia/version   # must be the same version",

@@ -27,6 +27,7 @@ RULE = Rule(
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=True, reason="the process using the GPU may be gone by then"),
 )
+SYMPTOMS = (like(r"\bCUDA\b[^\n]{0,40}: all CUDA-capable devices are busy or unavailable"),)
 _USELESS = "{who} could not use its GPU: "
 SIGNS = meaning(
     *meaning(

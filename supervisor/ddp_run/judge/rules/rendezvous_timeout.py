@@ -32,7 +32,11 @@ RULE = Rule(
     unlike="together",
 )
 FRAMES = re.compile(r"/torch/distributed/rendezvous\.py|/distributed_c10d\.py _store_based_barrier")
-SYMPTOMS = (like(r"Waiting in store based barrier to [^\n]{0,200}\(world_size=\d{1,7}, \w{1,20}=\d{1,7}, "),)
+_JAXS = r"DEADLINE_EXCEEDED: Barrier timed out\. (?:Barrier_i|I)d: (?:PjRT_Client_Connect|\[Init\])"
+SYMPTOMS = (
+    like(r"Waiting in store based barrier to [^\n]{0,200}\(world_size=\d{1,7}, \w{1,20}=\d{1,7}, "),
+    like(_JAXS),
+)
 _TIME = r"(?:(?P<ms>\d{1,20}) ?ms|(?P<s>\d{1,20}) ?s\w*)"
 _CONNECT = like(
     rf"he client socket has (?:timed out after {_TIME} while trying to connect to "
@@ -76,10 +80,8 @@ _IN_RANK = (
     _OLD,
     *meaning(  # other runtimes
         # JAX, torch_xla: the tasks of a job meet at their coordination service
-        like(
-            r"DEADLINE_EXCEEDED: (?:Barrier timed out\. Id: PjRT_Client_Connect|Getting local topologies failed"
-            r"|GetKeyValue\(\) timed out)"
-        ),
+        like(_JAXS),
+        like(r"DEADLINE_EXCEEDED: (?:Getting local topologies failed|GetKeyValue\(\) timed out)"),
         Sign("DEADLINE_EXCEEDED: failed to connect to all addresses", types=("XlaRuntimeError", "JaxRuntimeError")),
         Sign("Timed out waiting for tasks to start. Please check connectivity"),  # Horovod
         Sign("Unable to meet other processes at the rendezvous store"),  # Ray's collectives

@@ -23,7 +23,6 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge import version_text
 from ddp_run.judge.package_text import wrong_version
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, like, meaning, said_last
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
@@ -42,6 +41,77 @@ RULE = Rule(
 _IMPORT = frozenset({"ImportError", "ModuleNotFoundError", "RuntimeError", "AssertionError", "ValueError", "OSError"})
 _CHECK = "python -m pip check   # which installed versions are incompatible?"
 _UNSAFE = "torch.load(path, weights_only=False)   # only for files you trust: it can run any code"
+_RAISED = frozenset(
+    {
+        *("ImportError", "RuntimeError", "AssertionError", "ValueError", "OSError", "NotImplementedError"),
+        *("VersionError", "Fail", "InternalError"),
+    }
+)
+_WHOSE = (
+    r"package|[Ll]ibrary|[Rr]untime|CUDA|cuDNN|ROCm|HIP|CANN|ABI|NumPy|[Pp]y[Tt]orch|[Tt]orch|[Tt]ransformers|[Pp]ython"
+)
+
+_OLDER_NUMPY = ("python -m pip install 'numpy<2'   # or newer releases of the packages that were built for NumPy 1",)
+_PARTS_MISSING = meaning(
+    like(r"Could not run '(?!aten::|prims::)\w{1,60}::[\w.]{1,100}' with arguments from the 'CUDA' backend", _RAISED),
+    like(r"No such operator (?!aten::|prim)\w{1,60}::\w{1,100}", _RAISED),
+    likely=True,
+)
+"""A package has no code for the GPU: built for CPUs, or not loaded because it does not fit the installed torch."""
+_IN_WORDS: tuple[Sign, ...] = (
+    # not the driver's `Driver/library version mismatch`
+    like(rf"(?<![/\w])(?:{_WHOSE}) [vV]ersion (?:mismatch|incompatibility)", _RAISED),
+    Sign("CUDA VERSION MISMATCH", types=_RAISED),  # bitsandbytes
+    like(r"\bversion [\w.+]{1,40} is [^\n]{0,40}?incompatible with (?=\w)", _RAISED),  # jaxlib, and below
+    *meaning(like(r"needs NumPy [\d.]{1,9} or (?:less|greater)", _RAISED), advice=_OLDER_NUMPY),  # numba
+    like(r"not supported on Python 3\.\d{1,3}\b", _RAISED),  # torch.compile
+    like(r"(?:max|min)imum required version by CUDA [\d.]{1,9}", _RAISED),
+    like(r"requires? [^\n]{1,100}?[<>=!~]=? ?\d[^\n]{0,60}? but found version [\w.+]{1,30}", _RAISED),
+    *_PARTS_MISSING,
+)
+_PYDANTICS = frozenset({"PydanticUserError", "PydanticImportError"})
+_OLDER = (
+    Sign("Configured CUDA binary not found"),  # bitsandbytes has none for this torch
+    Sign("Your currently installed version of Keras is Keras 3"),
+    Sign("Dataset scripts are no longer supported"),
+    Sign("' not found. Available feature types: "),
+    Sign("did not match any variant of untagged enum", r"any variant of untagged enum (?:ModelWrapper|Py\w+Wrapper)"),
+    Sign("does not exist or is not currently imported", r"Tokenizer class \w+ does not exist or is not currently"),
+    like(r"rope_scaling`? must be a dictionary with two fields"),
+    Sign(
+        "`",
+        r"` (?:is removed|has been moved to|is deprecated and should be replaced)|has been removed in V2",
+        _PYDANTICS,
+    ),
+)
+"""Messages of a library that is older or newer than its input; a wrong file or name may cause the same."""
+_KEYWORD = like(
+    r"(?:(?P<whose>\w{1,100})\.)?(?P<called>\w{1,100})\(\) got an unexpected keyword argument '", ("TypeError",)
+)
+_ARCHITECTURE = like(r"^KeyError: '[a-z][\w\-]{1,60}'$", ("KeyError",))
+_AUTO = re.compile(
+    r'transformers/models/auto/configuration_auto\.py", line \d+, in (?:__getitem__|from_pretrained)\n[^\n]*\n?$'
+)
+_LIBRARIES = (
+    r"torch|torchvision|torchtext|torchaudio|pytorch_lightning|lightning|lightning_fabric|transformers|numpy|scipy|sklearn"
+    r"|keras|tensorflow|huggingface_hub|datasets|diffusers|peft|accelerate|timm|mmcv|mmengine|detectron2|triton|pandas"
+)
+_OF_PROJECTS_TOO = frozenset({"datasets"})
+"""Of these, names that many projects also give to a folder in their own code."""
+_DROPPED = "{who} found no module {dropped}{where}: not in the installed version of "
+_DROPPED_BY = tuple(
+    Sign(
+        "No module named '",
+        # Python names the first missing part: for a dotted name, the package itself is there
+        rf"No module named '(?P<dropped>{parts})'(?!; '[\w.]+' is not a package)",
+        ("ModuleNotFoundError",),
+        f"{_DROPPED}{whose}",
+    )
+    for parts, whose in (
+        (rf"(?P<whose>{_LIBRARIES})\.[\w.]+", "{whose}"),
+        ("distutils|imp|asyncore|asynchat|cgi|pipes", "Python"),
+    )
+)
 _SAID: tuple[Sign, ...] = (
     *meaning(
         like(r"(?<!\S)(?P<need>\S+) is required for a normal functioning[^\n]{0,40}, but found (?P<have>\S*[^\s.])"),
@@ -99,7 +169,7 @@ _SAID: tuple[Sign, ...] = (
         "torch version",
         likely=True,
     ),
-    *version_text.DROPPED,
+    *_DROPPED_BY,
     Sign(
         "The detected CUDA version (",
         r"The detected CUDA version \((?P<have>[\d.]+)\) mismatches the version that was used to compile\s+"
@@ -113,7 +183,7 @@ _SAID: tuple[Sign, ...] = (
         Sign("Numpy is not available", types=("RuntimeError",), likely=True),
         Sign("may indicate binary incompatibility", types=("ValueError",)),
         Sign("module compiled against A", r"module compiled against (?:API|ABI) version [^\n]{0,100}", _IMPORT),
-        advice=version_text.OLDER_NUMPY,
+        advice=_OLDER_NUMPY,
     ),
     like(r"has model type [`'](?P<model>[^`']{1,200})[`'] but Transformers does not recognize this architecture"),
     Sign("Trying to load an engine created with incompatible serialization version"),  # TensorRT
@@ -162,7 +232,7 @@ _SAID: tuple[Sign, ...] = (
         cause="{who} found no {module}.{name}{where}: a package expects a different version of it",
         likely=True,
     ),
-    *version_text.SIGNS,
+    *_IN_WORDS,
 )
 _INSTALLERS = (
     Sign("ERROR: No matching distribution found for "),
@@ -190,7 +260,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 def _is_meant(hit: Hit) -> bool:
     """Common words count only if they are about versions."""
-    common = hit["module"] or (hit["dropped"] and hit["whose"] in version_text.OF_PROJECTS_TOO)
+    common = hit["module"] or (hit["dropped"] and hit["whose"] in _OF_PROJECTS_TOO)
     return not common or _raised_in_package(hit)
 
 
@@ -206,15 +276,15 @@ def _wanted(death: Death) -> Finding | None:
 
 def _older(death: Death) -> Hit | None:
     """Match a package that was given an argument or name that its version does not know."""
-    hit = in_exception(death, (*version_text.OLDER, version_text.KEYWORD, version_text.ARCHITECTURE))
+    hit = in_exception(death, (*_OLDER, _KEYWORD, _ARCHITECTURE))
     if hit is None or hit.exception is None:
         return None
     shown = hit.exception.traceback
-    if hit.sign is version_text.KEYWORD:
+    if hit.sign is _KEYWORD:
         return hit if _raised_in_package(hit) and _calls_by_name(hit) else None
-    if hit.sign is version_text.ARCHITECTURE:
+    if hit.sign is _ARCHITECTURE:
         frames = shown[: shown.rfind("KeyError")]
-        return hit if version_text.AUTO.search(frames) else None
+        return hit if _AUTO.search(frames) else None
     return hit
 
 
