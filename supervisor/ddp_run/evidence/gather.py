@@ -5,7 +5,6 @@ So `ddp-run explain FOLDER` on a journal sees the same as the live run after a d
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -43,7 +42,6 @@ from ddp_run.record.events import (
 )
 from ddp_run.values.signals import STOP_SIGNALS
 
-_AGENT_STOPPED = re.compile(r"SignalException: Process \d+ got signal: (\d{1,2})\b")
 LOG_BYTES = 32 << 20
 """The total bytes read from the logs of all ranks: the host may have been out of memory."""
 _LEAST_BYTES = 64 << 10
@@ -65,13 +63,13 @@ def gather(
         restart = last_restart(part.events)
     else:
         part = replace(part, events=before_restart(part.events, restart + 1))
-    links = frozenset(link for e in part.events if isinstance(e, RankStarted) for link in e.links)
+    links = frozenset(link for e in part.of(RankStarted) for link in e.links)
     files = RunFiles(folder, links)
     agent = _agent(files, part, attempt)
     if not to_its_end:
         agent = replace(agent, summary=(), exception=None)
     files = files if rank_files else RunFiles(NO_FILES, frozenset())
-    started = {e.rank: e for e in part.events if isinstance(e, RankStarted) and e.restart == restart}
+    started = {e.rank: e for e in part.of(RankStarted) if e.restart == restart}
     ends = RankEnds.of(part, agent, restart)
     died = [start for start in started.values() if ends.died(start)]
     untold = _without_hello(part, agent, started)
@@ -83,13 +81,13 @@ def gather(
         if each.rank is not None
     ]
     clean_exits = [_leaver(files, part, start, ends) for start in started.values() if ends.left(start)]
-    stop = next((e for e in part.events if isinstance(e, SignalReceived) and e.signum in STOP_SIGNALS), None)
-    not_ended = tuple(e for e in part.events if isinstance(e, NotEnded))
+    stop = next((e for e in part.of(SignalReceived) if e.signum in STOP_SIGNALS), None)
+    agents_stop = childfailed.stop_signal("\n".join(agent.log.lines)) if to_its_end else None
+    not_ended = tuple(part.of(NotEnded))
     alive = [start for start in started.values() if any(start.pid == e.pid for e in not_ended)]
     phase, step = _reached(part if stop is None else _until(part, stop.at), list(started.values()))
     host_kills, cgroup_kills = resource_evidence.oom_kills(part)
-    hung = next((e for e in part.events if isinstance(e, HangTimedOut)), None)
-    logged = next((e for e in reversed(part.events) if isinstance(e, KernelLogged)), None)
+    hung, logged = part.last(HangTimedOut), part.last(KernelLogged)
     return Evidence(
         attempt=attempt,
         attempts=attempt + 1,
@@ -98,7 +96,7 @@ def gather(
         started=len(started),
         world_size=next((start.world_size for start in started.values()), None),
         agent=agent,
-        stop_signal=stop.signum if stop else _agent_stop_signal(agent.log) if to_its_end else None,
+        stop_signal=stop.signum if stop else agents_stop,
         stop_at=stop.at if stop else None,
         phase=phase,
         step=step,
@@ -110,7 +108,7 @@ def gather(
         master_port=part.started.port if part.started else None,
         script=_script(part.run.argv) if part.run else None,
         nodes=part.run.nodes if part.run else 1,
-        all_nodes_ended_well=any(isinstance(e, AllRanksEnded) and e.well for e in part.events),
+        all_nodes_ended_well=any(e.well for e in part.of(AllRanksEnded)),
         folder=str(folder),
         host=part.run.host if part.run else None,
         stall=_stall(part),
@@ -118,8 +116,8 @@ def gather(
         survivors=tuple(_death(files, part, start, ends, share) for start in alive if not ends.died(start)),
         hung_s=hung.after_s if hung is not None else None,
         hung_at=hung.at if hung is not None else None,
-        rank_taken=None if started else next((e for e in part.events if isinstance(e, NodeRankTaken)), None),
-        unlike=next((e for e in part.events if isinstance(e, NodesCompared)), None),
+        rank_taken=None if started else part.last(NodeRankTaken),
+        unlike=part.last(NodesCompared),
     )
 
 
@@ -130,24 +128,18 @@ def _share(ranks: int) -> int:
 
 def _stall(part: AttemptEvents) -> StallSeen | None:
     """Return the last observation of a hung job, if it hung to the end."""
-    told = [e for e in part.events if isinstance(e, StallSeen | StallEnded)]
-    last = told[-1] if told else None
+    last = next(iter(part.of(StallSeen, StallEnded)[-1:]), None)
     if not isinstance(last, StallSeen):
         return None
-    native = {e.rank: e for e in part.events if isinstance(e, NativeFramesSeen) and e.at >= last.since}
+    native = {e.rank: e for e in part.of(NativeFramesSeen) if e.at >= last.since}
     more = [quote for rank in last.culprits if rank in native for quote in native[rank].quotes]
     return replace(last, quotes=(*last.quotes, *more))
 
 
 def _script(argv: Sequence[str]) -> str | None:
     """Return the script or module on a command line, guessed from the form of its words."""
-    named = next((word for word in argv if word.endswith(".py")), None)
-    if named is not None:
-        return named
-    for flag, word in pairwise(argv):
-        if flag in ("-m", "--module"):
-            return word
-    return None
+    modules = (word for flag, word in pairwise(argv) if flag in ("-m", "--module"))
+    return next((word for word in argv if word.endswith(".py")), None) or next(modules, None)
 
 
 # -------------------------------------------------------------------------------------------- the agent
@@ -160,24 +152,13 @@ def _agent(files: RunFiles, part: AttemptEvents, attempt: int) -> AgentEnd:
     summary = childfailed.parse(text)
     if not summary and (part.run is None or part.run.nodes == 1):
         summary = childfailed.observed(text)
-    exited = next((e for e in reversed(part.events) if isinstance(e, AgentExited)), None)
-    pids = {e.pid for e in part.events if isinstance(e, AgentStarted)}
-    killed = any(
-        isinstance(e, SignalSent)
-        and e.signum == signal.SIGKILL
-        and pids & set(e.pids)
-        # a SIGKILL for processes that the agent left behind comes after the agent's end
-        and (exited is None or e.at <= exited.at)
-        for e in part.events
-    )
+    exited = part.last(AgentExited)
+    pids = {e.pid for e in part.of(AgentStarted)}
+    kills = [e for e in part.of(SignalSent) if e.signum == signal.SIGKILL and pids & set(e.pids)]
+    # a SIGKILL for processes that the agent left behind comes after the agent's end
+    killed = any(exited is None or e.at <= exited.at for e in kills)
     code, at = (exited.code, exited.at) if exited else (None, None)
     return AgentEnd(code, log, killed, at, summary, printed_exception(code, log))
-
-
-def _agent_stop_signal(log: LogText) -> int | None:
-    """Return the signal sent to the agent itself, which it reports when it ends because of it."""
-    hit = log.last(_AGENT_STOPPED)
-    return int(hit[1][1]) if hit is not None else None
 
 
 # -------------------------------------------------------------------------------------------- the ranks
@@ -215,9 +196,7 @@ def _death(files: RunFiles, part: AttemptEvents, start: RankStarted, ends: RankE
 
 def _phase(part: AttemptEvents, start: RankStarted) -> Phase | None:
     """Return the last phase that the rank reported, at first before-init. None if it was not watched, or no longer."""
-    told = [
-        e.phase for e in part.events if isinstance(e, RankPhase) and (e.rank, e.restart) == (start.rank, start.restart)
-    ]
+    told = [e.phase for e in part.of(RankPhase) if (e.rank, e.restart) == (start.rank, start.restart)]
     phase = told[-1] if told else "before-init"
     return cast(Phase, phase) if start.watched and phase in get_args(Phase) else None
 
@@ -249,7 +228,7 @@ def _call(part: AttemptEvents, start: RankStarted) -> str | None:
 
 
 def _last_sample(part: AttemptEvents, start: RankStarted) -> ProgressSampled | None:
-    sampled = [e for e in part.events if isinstance(e, ProgressSampled) and start.rank in e.ranks and e.at > start.at]
+    sampled = [e for e in part.of(ProgressSampled) if start.rank in e.ranks and e.at > start.at]
     return sampled[-1] if sampled else None
 
 

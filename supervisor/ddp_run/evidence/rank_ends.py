@@ -40,16 +40,16 @@ class RankEnds:
     @classmethod
     def of(cls, part: AttemptEvents, agent: AgentEnd, restart: int) -> RankEnds:
         """Collect this restart's events and the agent's messages."""
-        failed = {e.rank: e for e in part.events if isinstance(e, RankFailed) and e.restart == restart}
-        exited = {e.rank: e for e in part.events if isinstance(e, RankExited) and e.restart == restart}
+        failed = {e.rank: e for e in part.of(RankFailed) if e.restart == restart}
+        exited = {e.rank: e for e in part.of(RankExited) if e.restart == restart}
         summary = {entry.rank: entry for entry in agent.summary}
         dead = [e.at for e in exited.values() if e.code or (e.code is None and e.rank in {*summary, *failed})]
         return cls(
             failed=failed,
-            finished={e.rank: e for e in part.events if isinstance(e, RankFinished) and e.restart == restart},
+            finished={e.rank: e for e in part.of(RankFinished) if e.restart == restart},
             exited=exited,
             summary=summary,
-            sent=tuple(e for e in part.events if isinstance(e, SignalSent)),
+            sent=tuple(part.of(SignalSent)),
             agent=agent,
             agent_sent=childfailed.signals_sent(agent.log.lines),
             first_death=min(dead, default=None),

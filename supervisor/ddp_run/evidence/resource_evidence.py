@@ -25,16 +25,13 @@ _ABOUT_NS = 10_000_000_000
 
 def oom_kills(part: AttemptEvents) -> tuple[int | None, int | None]:
     """Return the kernel's out-of-memory kills between the first and the last count: on the host, in our cgroup."""
-    counts = [e for e in part.events if isinstance(e, MemoryCounted)]
+    counts = part.of(MemoryCounted)
     if len(counts) == 1 and part.counted_before is not None:
         counts.insert(0, part.counted_before)
     if len(counts) < 2:
         return None, None
     first, last = counts[0], counts[-1]
-    return (
-        _delta(first.host_oom_kills, last.host_oom_kills),
-        _delta(first.cgroup_oom_kills, last.cgroup_oom_kills),
-    )
+    return _delta(first.host_oom_kills, last.host_oom_kills), _delta(first.cgroup_oom_kills, last.cgroup_oom_kills)
 
 
 def space(part: AttemptEvents, restart: int) -> tuple[SpaceCounted, ...]:
@@ -42,54 +39,37 @@ def space(part: AttemptEvents, restart: int) -> tuple[SpaceCounted, ...]:
 
     Shared memory is returned as its users end, so the sample before the death can show more than the one after it.
     """
-    began = min((e.at for e in part.events if isinstance(e, RankStarted) and e.restart == restart), default=0)
-    counted = (e for e in part.events if isinstance(e, SpaceCounted) and e.at >= began)
-    found = {e.path: e for e in counted if e.total > 0}
+    began = min((e.at for e in part.of(RankStarted) if e.restart == restart), default=0)
+    found = {e.path: e for e in part.of(SpaceCounted) if e.at >= began and e.total > 0}
     shared = found.get(_SHM)
     if shared is not None:
-        seen = [
-            e.shm_free
-            for e in part.events
-            if isinstance(e, MemorySampled) and e.shm_free is not None and abs(shared.at - e.at) <= _ABOUT_NS
-        ]
-        found[_SHM] = replace(shared, free=min([shared.free, *seen]))
+        near = (e.shm_free for e in part.of(MemorySampled) if abs(shared.at - e.at) <= _ABOUT_NS)
+        found[_SHM] = replace(shared, free=min([shared.free, *(free for free in near if free is not None)]))
     return tuple(found.values())
 
 
 def memory(part: AttemptEvents, start: RankStarted, ended_at: MonotonicNs | None) -> MemoryTrend | None:
     """Return the memory history of a rank and its children, up to its end; None if there are no samples."""
-    looks = [
-        e
-        for e in part.events
-        if isinstance(e, MemorySampled)
-        and start.rank in e.ranks
-        and e.at >= start.at
-        and (ended_at is None or e.at <= ended_at)
-    ]
-    looks.sort(key=lambda look: look.at)
+    looks = [look for look in part.of(MemorySampled) if start.rank in look.ranks and look.at >= start.at]
+    looks = sorted((look for look in looks if ended_at is None or look.at <= ended_at), key=lambda look: look.at)
     if not looks:
         return None
-    uses = []
-    for look in looks:
-        index = look.ranks.index(start.rank)
-        uses.append(MemoryUse(look.at, look.own[index], look.children[index], look.available))
     last = looks[-1]
     limit = last.total if last.cgroup_limit is None else last.cgroup_limit
-    return MemoryTrend(
-        first=uses[0],
-        last=uses[-1],
-        limit=limit,
-        ended_at=ended_at,
-        cgroup=last.cgroup_limit is not None,
-    )
+    first_use, last_use = _use(looks[0], start), _use(last, start)
+    return MemoryTrend(first_use, last_use, limit, ended_at=ended_at, cgroup=last.cgroup_limit is not None)
+
+
+def _use(look: MemorySampled, start: RankStarted) -> MemoryUse:
+    index = look.ranks.index(start.rank)
+    return MemoryUse(look.at, look.own[index], look.children[index], look.available)
 
 
 def gpus(part: AttemptEvents, start: RankStarted, ends: RankEnds) -> GpuLook | None:
     """Return the last sample that shows the rank's own memory, else the last one while it was alive."""
     failed, exited = ends.failed.get(start.rank), ends.exited.get(start.rank)
     stamps = [event.at for event in (failed, exited) if event is not None]
-    looks = [e for e in part.events if isinstance(e, GpuSampled) and e.at >= start.at]
-    looks = [look for look in looks if exited is None or look.at <= exited.at]
+    looks = [look for look in part.of(GpuSampled) if look.at >= start.at and (exited is None or look.at <= exited.at)]
     looks.sort(key=lambda look: look.at)
     on_one = [look for look in looks if start.rank in look.members]
     look = next(reversed(on_one or looks), None)
@@ -111,14 +91,8 @@ def _gpu(look: GpuSampled, index: int) -> Gpu:
 def core(part: AttemptEvents, start: RankStarted) -> str | None:
     """Return where the kernel put the rank's core: a path, or the pattern that sends it to a program ("|…") or
     socket."""
-    dumped = next(
-        (
-            e
-            for e in part.events
-            if isinstance(e, CoreDumped) and (e.rank, e.restart) == (start.rank, start.restart) and e.at >= start.at
-        ),
-        None,
-    )
+    own = [e for e in part.of(CoreDumped) if (e.rank, e.restart) == (start.rank, start.restart)]
+    dumped = next((e for e in own if e.at >= start.at), None)
     if dumped is None:
         return None
     handed_on = dumped.pattern if dumped.pattern and dumped.pattern.startswith(("|", "@")) else None

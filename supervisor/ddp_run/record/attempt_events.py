@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ddp_run.record.events import (
     AgentStarted,
@@ -19,6 +20,8 @@ from ddp_run.record.events import (
 )
 from ddp_run.values.signals import STOP_SIGNALS
 
+_Kind = TypeVar("_Kind")
+
 
 @dataclass(frozen=True, slots=True)
 class AttemptEvents:
@@ -28,6 +31,14 @@ class AttemptEvents:
     started: AttemptStarted | None
     events: tuple[Event, ...]
     counted_before: MemoryCounted | None
+
+    def of(self, *kinds: type[_Kind]) -> list[_Kind]:
+        """The events of these kinds, in order."""
+        return [event for event in self.events if isinstance(event, kinds)]
+
+    def last(self, kind: type[_Kind]) -> _Kind | None:
+        """The last event of this kind."""
+        return next(iter(self.of(kind)[-1:]), None)
 
 
 def of_attempt(events: Sequence[Event], attempt: int) -> AttemptEvents:
