@@ -24,6 +24,13 @@ BOX = "  rank      : 3 (local_rank: 3)\n  exitcode  : -9 (pid: 4242)\n  error_fi
 WRAPPED = "failed (exitcode: -9)\nlocal_rank: 3\n(pid: 4242) of\nbinary: python\n"
 PADDLES = "ResourceExhaustedError: \n\nOut of memory error on GPU 0. Cannot allocate 2.0GB memory on GPU 0\n"
 PADDLES_NCCL = "ExternalError: NCCL error(5), invalid usage. \n  [Hint: 'ncclInvalidUsage'.] (at nccl.cc:78)\n"
+UNUSED = "Parameters which did not receive grad for rank 3: head.bias, head.weight\n"
+MISMATCH = "circuit open: Detected mismatch between collectives on ranks. Rank 1 is running collective: ALLGATHER\n"
+BUSY = "local.cuh@54: CUDA Runtime Error(46): all CUDA-capable devices are busy or unavailable\n"
+FABRIC = (
+    "ERROR: CUDA failed to initialize.  GPU functionality is off.\n  [[ System not yet initialized (error 802) ]]\n"
+)
+JAXS = "Original error: DEADLINE_EXCEEDED: Barrier timed out. Id: [Init]Wait_for_all_tasks_to_register::0.\n"
 FRAMES = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in <module>\n    check(x)\n'
 
 
@@ -43,6 +50,14 @@ FRAMES = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7
         pytest.param("[0] misc/ibvwrap.cc:123 NCCL WARN Call to ibv_create_cq failed\n", "nccl-network", id="verbs"),
         pytest.param(PADDLES, "cuda-oom", id="Paddle's memory"),
         pytest.param(PADDLES_NCCL, "nccl-init", id="Paddle's NCCL"),
+        pytest.param(UNUSED, "ddp-unused-parameters", id="unused parameters"),
+        pytest.param(f"0: all good? {MISMATCH}", "collective-mismatch", id="an own logger's"),
+        pytest.param(BUSY, "gpu-busy", id="a C++ program's"),
+        pytest.param(FABRIC, "fabric-manager", id="a container's start"),
+        pytest.param(JAXS, "rendezvous-timeout", id="JAX's barrier"),
+        pytest.param(
+            "python:699 terminated with signal 6 at PC=7f87 SP=7ffe.  Backtrace:\n", "native-abort", id="PSM's"
+        ),
         pytest.param(f"{FRAMES}ValueError: NaN values found in decoder output\n", "nan-divergence", id="values"),
     ],
 )

@@ -1,0 +1,122 @@
+"""What is over in a log, printed as help, or raised by a handler isn't what ended the job: what came before it is."""
+
+from __future__ import annotations
+
+from ddp_run import explain
+
+FIT = '[rank{0}]: Traceback (most recent call last):\n[rank{0}]:   File "/home/me/fit.py", line {1}, in <module>\n'
+OOM = FIT.format(3, 40) + "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+DENIED = FIT.format(5, 90) + "[rank5]: PermissionError: [Errno 13] Permission denied: '/runs/7/iter_900'\n"
+ENDED = "srun: error: n1: task {0}: Exited with exit code 1\nsrun: Terminating StepId=77.{1}\n"
+STEPS = "".join(
+    f" iteration {step:8d}/ 9000 | elapsed (ms): 99{step % 7}.1 | ppl {9 - step / 99:.4f} |\n" for step in range(9)
+)
+SEEN = "E1 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: -11) local_rank: 1 (pid: 31) of x\n"
+LOST = "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.1.0.7]:2044\n"
+GONE = "[W8 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=5, addr=[n1]:4, remote=[n1]:2): Failed to recv\n"
+ABORTS = (
+    "terminate called after throwing an instance of 'c10::DistNetworkError'\n  what():  Failed to recv, got 0 bytes.\n"
+)
+AFTER = "\nDuring handling of the above exception, another exception occurred:\n\n"
+HERE = 'Traceback (most recent call last):\n  File "/home/me/fit.py", line {0}, in train\n'
+
+
+def answer(text: str) -> tuple[str | None, str | None]:
+    found = explain(text)
+    return found.outcome, found.cause
+
+
+def test_a_step_that_failed_before_the_job_ran_again() -> None:
+    assert answer(STEPS + OOM + ENDED.format(3, 0)) == ("failed", "cuda-oom")
+    assert answer(OOM + ENDED.format(3, 0) + STEPS + DENIED + ENDED.format(5, 1)) == ("failed", "permission-denied")
+
+
+def test_what_passed_tests_and_jobs_that_completed_print() -> None:
+    tests = f"tests/test_launch.py::test_a_rank_dies\n{SEEN}PASSED\n"
+    assert answer(f"{tests}===== 3 passed, 1 xfailed in 8.20s =====\n") == (None, None)
+    assert answer(f"{tests}===== 1 failed, 2 passed in 8.20s =====\n")[0] == "failed"
+    rows = "JobID    State  ExitCode\n77   {0} 0:0\n77.0 {0} 0:0\n"
+    late = f"done\n{GONE * 2}W1 torch/distributed/elastic/rendezvous/dynamic_rendezvous.py: failed to shutdown: "
+    late += "RendezvousConnectionError: The connection to the C10d store has failed\n"
+    assert answer(late + rows.format("COMPLETED")) == (None, None)
+    assert answer(late + rows.format("FAILED"))[0] == "failed"
+
+
+def test_what_options_are_for_is_no_failure() -> None:
+    usage = "usage: fit.py [-h] [--port P] [--ckpt C]\n\noptions:\n"
+    usage += '  --port P   choose another one on "address already in use"\n  --ckpt C   or CUDA out of memory\n'
+    refused = f"{usage}fit.py: error: unrecognized arguments: --prot 1\n"
+    box = "Root Cause (first observed failure):\n[0]:\n  rank      : 0 (local_rank: 0)\n  exitcode  : 2 (pid: 9)\n"
+    assert answer(f"{refused}{box}srun: error: n1: task 0: Exited with exit code 1\n") == ("failed", "bad-arguments")
+
+
+def test_connections_to_a_node_that_was_told_to_stop() -> None:
+    told = "W1 torch/distributed/elastic/agent/server/api.py:739] Received 15 death signal, shutting down workers\n"
+    lost = FIT.format(0, 7) + "[rank0]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:9\n"
+    lost += "[rank0]: ncclSystemError: System call failed.\n[rank0]: Last error:\n"
+    lost += "[rank0]: socketStartConnect: Connect to 10.1.0.9<4001> failed : Connection refused\n"
+    assert answer(told + lost) == ("interrupted", "preempted-sigterm")
+    assert answer(lost + told) == ("failed", "nccl-network")
+
+
+def test_a_lost_peer_has_a_name_elsewhere_in_the_log() -> None:
+    lost = HERE.format(8) + LOST
+    stale = "09:06:44 rank2 ERROR data: /mnt/part-71.zst: [Errno 116] Stale file handle; leaving\n"
+    assert answer(lost)[1] == "peer-died"
+    assert answer(stale + lost)[1] == "filesystem-error"
+    crash = "rank0 | Fatal Python error: Segmentation fault\n"
+    followers = "".join(f"rank{n} | {line}\n" for n in (1, 2) for line in (GONE + ABORTS).splitlines())
+    assert answer(followers)[1] == "store-lost"
+    assert answer(crash + followers)[1] == "segfault"
+
+
+def test_the_members_of_a_group_say_why() -> None:
+    group = (
+        '  + Exception Group Traceback (most recent call last):\n  |   File "/home/me/fit.py", line 9, in <module>\n'
+    )
+    group += "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)\n"
+    member = '    | Traceback (most recent call last):\n    |   File "/home/me/fit.py", line 3, in save\n'
+    member += "    | OSError: [Errno 28] No space left on device: '/runs/7'\n"
+    assert answer(
+        f"{group}  +-+---------------- 1 ----------------\n{member}    +------------------------------------\n"
+    ) == (
+        "failed",
+        "disk-full",
+    )
+
+
+def test_a_clean_up_that_fails_too() -> None:
+    first = HERE.format(5) + "ZeroDivisionError: division by zero\n"
+    clean = HERE.format(9) + '  File "/v/site-packages/torch/distributed/distributed_c10d.py", line 1, in barrier\n'
+    unmade = f"{clean}ValueError: Default process group has not been initialized, please make sure to call it.\n"
+    found = explain(first + AFTER + unmade)
+    assert (
+        found.cause,
+        found.first_failure and found.first_failure.exception and found.first_failure.exception.type,
+    ) == (
+        "python-exception",
+        "ZeroDivisionError",
+    )
+    assert explain(first + AFTER + clean + LOST).cause == "python-exception"
+    assert explain(unmade).cause == "process-group-misuse"
+
+
+def test_a_class_of_the_program_may_use_the_words_of_a_port() -> None:
+    own = HERE.format(3) + '    raise PortInUseError(f"{berth} in use")\n'
+    assert (
+        explain(f"{own}sim.ports.PortInUseError: berth 7: address already in use by a vessel\n").cause
+        == "python-exception"
+    )
+    bound = HERE.format(3) + "    server.bind(('', 9000))\nOSError: [Errno 98] Address already in use\n"
+    assert explain(bound).cause == "port-in-use"
+
+
+def test_a_loss_may_have_a_name_before_it() -> None:
+    assert explain(HERE.format(3) + "AssertionError: d_loss is nan at it 945\n").cause == "nan-divergence"
+
+
+def test_a_file_that_tail_names_may_name_its_rank() -> None:
+    raised = HERE.format(3) + "KeyError: 'uid'\n"
+    found = explain(f"==> logs/rank_0.log <==\nstep 1\n\n==> logs/rank_2.log <==\n{raised}")
+    assert found.first_failure is not None
+    assert found.first_failure.rank == 2
