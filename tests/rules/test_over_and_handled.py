@@ -77,12 +77,12 @@ def test_the_members_of_a_group_say_why() -> None:
     group += "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)\n"
     member = '    | Traceback (most recent call last):\n    |   File "/home/me/fit.py", line 3, in save\n'
     member += "    | OSError: [Errno 28] No space left on device: '/runs/7'\n"
-    assert answer(
-        f"{group}  +-+---------------- 1 ----------------\n{member}    +------------------------------------\n"
-    ) == (
-        "failed",
-        "disk-full",
-    )
+    text = f"{group}  +-+---------------- 1 ----------------\n{member}    +------------------------------------\n"
+    text = "".join(f"[rank1]: {line}\n" for line in text.splitlines())
+    found = explain(text)
+    assert (found.cause, found.confidence) == ("disk-full", "certain")
+    assert found.first_failure is not None
+    assert found.first_failure.rank == 1
 
 
 def test_a_clean_up_that_fails_too() -> None:
