@@ -77,6 +77,7 @@ SIGNS = (
     *_got("oneDNN", Sign("could not create a primitive"), Sign("could not execute a primitive")),
     *_got(
         "TensorFlow's or XLA's GPU libraries",
+        Sign("No algorithm worked!"),
         Sign("DNN library initialization failed", likely=True),  # refers to the lines above it
         Sign("GEMM launch failed", r"Blas (?:x?GEMM\w{0,20}) launch failed"),
     ),
