@@ -62,6 +62,7 @@ SIGNS = (
     ),
     *_got(
         "cuDNN",
+        Sign("Unable to find a valid cuDNN algorithm"),
         like(r"cuDNN [Ee]rror: (?!CUDNN_STATUS_)[^\n]{0,80}"),  # Transformer Engine's with a capital
         Sign(f"{_NONE_FITS} to execute this computation"),
     ),
@@ -77,7 +78,6 @@ SIGNS = (
     *_got("oneDNN", Sign("could not create a primitive"), Sign("could not execute a primitive")),
     *_got(
         "TensorFlow's or XLA's GPU libraries",
-        Sign("No algorithm worked!"),
         Sign("DNN library initialization failed", likely=True),  # refers to the lines above it
         Sign("GEMM launch failed", r"Blas (?:x?GEMM\w{0,20}) launch failed"),
     ),
