@@ -2,7 +2,7 @@
 
 Sources: mm/oom_kill.c and Documentation/admin-guide/cgroup-v2.rst (`memory.events`), cgroup-v1/memory.rst
 (`memory.oom_control`), cAdvisor's metrics, systemd and systemd-oomd, kubelet's events and `kubectl describe`, `docker
-inspect`, SLURM, PBS, LSF, Ray's raylet.
+inspect`, SLURM, PBS, LSF, Ray's raylet, earlyoom.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ddp_run.judge.signs import Sign, every, like
 
 _NAMED = (
     like(r"\bKilled process (?P<pid>\d{1,9}),? \((?P<program>[^)]{0,64})\)"),
+    like(r"oom_reaper: reaped process (?P<pid>\d{1,9}) \((?P<program>[^)]{0,64})\)"),
     like(r"oom-kill:constraint=\S{0,400}?,task=(?P<program>[^,]{0,64}),pid=(?P<pid>\d{1,9})"),
 )
 """The killed process. The kernel's pids differ from those inside a container."""
@@ -53,6 +54,7 @@ _TOLD = (
     Sign("The node was low on resource: memory"),
     like(r"systemd-oomd\S{0,20} Killed \S{1,400} due to memory used"),
     like(r"(?<![\w.])OUT_OF_MEMORY\b"),
+    like(r"earlyoom\[\d+\]: sending SIG(?:KILL|TERM) to process"),
 )
 SIGNS: tuple[Sign, ...] = (*_NAMED, *_COUNTS, *_TOLD)
 

@@ -88,6 +88,7 @@ _SAID = (
     like(r"ptxas[^\n]{0,100} fatal   : [^\n]{0,100}"),
     Sign("a PTX JIT compilation failed"),
     Sign("Mosaic failed to compile"),  # JAX's Pallas
+    Sign("mismatches the version that was used to compile"),  # the numbers are separate arguments of the exception
     Sign("Error compiling objects for extension"),
     Sign("Ninja is required to load C++ extensions"),
     like(r"Unable to JIT load the [^\n]{0,120}"),
@@ -106,6 +107,7 @@ _SAID = (
     Sign("nvcc fatal"),
     like(r"nvrtc: error[^\n]{0,100}"),
     like(r"triton\S{0,100}CompilationError", ("CompilationError",)),
+    like(r"\w{1,40}CompilationError: "),  # from Triton's other backends
     Sign("torch._dynamo.exc.Unsupported", types=("Unsupported",)),
     *(
         Sign(name, types=(name,))

@@ -62,6 +62,7 @@ SIGNS = (
     ),
     *_got(
         "cuDNN",
+        Sign("Unable to find a valid cuDNN algorithm"),
         like(r"cuDNN [Ee]rror: (?!CUDNN_STATUS_)[^\n]{0,80}"),  # Transformer Engine's with a capital
         Sign(f"{_NONE_FITS} to execute this computation"),
     ),

@@ -36,6 +36,10 @@ RULE = Rule(
 )
 SYMPTOMS = (like(r"\bibv_\w{1,40} failed\b"),)
 _ALONE = meaning(
+    like(  # NCCL's src/proxy.cc: the thread that connects to other hosts failed
+        r"NCCL WARN \[Proxy Service \d{1,9}\] (?P<said>Failed to execute operation Connect from rank \d{1,9})",
+        cause="{who}: NCCL could not connect to another host: {said}",
+    ),
     Sign(
         "socketPollConnect: connect ",  # NCCL's src/misc/socket.cc: another rank's host refuses a connection
         r"socketPollConnect: connect (?:to \S{1,80} )?returned (?P<said>[^,\n]{1,80}), retrying "

@@ -31,7 +31,9 @@ SIGNS: tuple[Sign, ...] = (
     like(r"failed: port is already allocated"),  # Docker's
     like(r"Socket '[^'\n]{1,80}' already in use"),  # Triton
     like(r"\w{0,40}port at \d{2,5} is not available in \d{1,6} seconds"),  # SGLang
+    Sign("Cannot find empty port in range"),  # gradio
     Sign("[Errno 98]"),
+    Sign(" 10048] ", r"\[(?:Errno|WinError) 10048\] "),
 )
 _PORT = re.compile(
     r"port[:=]? ?`?(?P<port>\d{2,5})\b|\]?:(?P<bound>\d{2,5})\b (?:\(errno|due|failed: port)|\[::\]:(?P<any>\d{2,5})"
