@@ -9,7 +9,8 @@ import pytest
 
 from ddp_run.evidence import gather as evidence_module
 from ddp_run.evidence.gather import gather
-from ddp_run.evidence.log_tail import LINE_CHARS, GrowingLog, read_tail
+from ddp_run.evidence.log_tail import GrowingLog, read_tail
+from ddp_run.evidence.scan import LINE_CHARS
 from ddp_run.judge.diagnose import judge
 from ddp_run.record.events import (
     AgentExited,

@@ -21,8 +21,7 @@ from tests.unchanged import slow_if_unchanged
 from tests.waiting import limit
 
 from ddp_run.evidence import scan, unpacked, word_search
-from ddp_run.evidence.log_tail import LINE_CHARS, TAIL_BYTES
-from ddp_run.evidence.scan import Excerpt, read_log, read_stream
+from ddp_run.evidence.scan import LINE_CHARS, TAIL_BYTES, Excerpt, read_log, read_stream
 from ddp_run.evidence.word_search import ENGINES, Engine
 
 WORDS = ("NCCL WARN ", "CUDA out of memory", "пример без памяти")

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import cast, get_args
 
 from ddp_run.evidence import childfailed, resource_evidence
-from ddp_run.evidence.log_tail import TAIL_BYTES
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText, Phase
 from ddp_run.evidence.rank_ends import RankEnds
 from ddp_run.evidence.run_files import RunFiles, printed_exception, rank_folder, with_logs
+from ddp_run.evidence.scan import TAIL_BYTES
 from ddp_run.record import file_names
 from ddp_run.record.attempt_events import AttemptEvents, before_restart, last_restart, of_attempt
 from ddp_run.record.events import (

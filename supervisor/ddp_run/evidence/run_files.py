@@ -10,9 +10,10 @@ from pathlib import Path
 
 from ddp_run.evidence import exception_chain, traceback_text
 from ddp_run.evidence.crash_text import code_before_the_dump
-from ddp_run.evidence.log_tail import TAIL_BYTES, read_tail
+from ddp_run.evidence.log_tail import read_tail
 from ddp_run.evidence.model import Death, LogText
 from ddp_run.evidence.pasted.raised import starts_a_launcher
+from ddp_run.evidence.scan import TAIL_BYTES
 from ddp_run.evidence.went_on import WentOn
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.record import file_names

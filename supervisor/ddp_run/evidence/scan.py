@@ -10,12 +10,11 @@ import os
 import tempfile
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
-from ddp_run.evidence.log_tail import LINE_CHARS, TAIL_BYTES
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.traceback_text import HEADER
 from ddp_run.evidence.unpacked import copy, is_whole_file
@@ -29,12 +28,19 @@ from ddp_run.evidence.word_search import (
     Engine,
     Places,
     Span,
+    chunks,
     merged,
     search,
 )
 from ddp_run.values.typed_fields import frozen
 from ddp_run.values.words import size_in_words
 
+TAIL_BYTES = 4 << 20
+"""Ranks die near the end of their output."""
+COUNTED_BYTES = 256 << 20
+"""Above this size, lines before a run's tail are not counted."""
+LINE_CHARS = 8 << 10
+"""Of a longer line, only both ends are kept, and what is around words."""
 HEAD_LINES = 200
 """Launchers print facts about the job there: versions, world size, addresses."""
 _HEAD_BYTES = 128 << 10
@@ -86,6 +92,21 @@ def read_text(text: str, source: str, words: Collection[str]) -> Excerpt:
     for number, line in enumerate(text.split("\n"), 1):
         kept.take(line, number)
     return Excerpt(kept.text(source), kept.left_out())
+
+
+def read_end(log: int, source: str, limit: int) -> LogText:
+    """Read the last `limit` bytes of an open file as complete lines. Raises OSError.
+
+    If a progress bar overwrote a line with carriage returns, its last state is kept.
+    """
+    size = os.fstat(log).st_size
+    start, end = _whole_lines(log, (max(0, size - limit), size), size)
+    kept = _Kept((), _Room.of(1))
+    counted = start == 0 or size <= COUNTED_BYTES
+    before = _newlines_before(log, chunks(log, start + 1), start) if counted and start else 0
+    kept.add(log, (start, end), before + 1)
+    text = kept.text(source)
+    return text if counted else replace(text, first_line=None, numbers=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +274,7 @@ def _cut(line: str, words: Collection[str]) -> str:
     if len(line) <= LINE_CHARS:
         return line
     places = sorted(place for word in words if (place := line.find(word)) >= 0)[:_STATES]
-    quarter = LINE_CHARS // 4
-    wanted = [(0, quarter), (len(line) - quarter, len(line))]
+    side = LINE_CHARS // (4 if places else 2)
+    wanted = [(0, side), (len(line) - side, len(line))]
     wanted += [(max(0, place - _AROUND), min(len(line), place + 2 * _AROUND)) for place in places]
     return " … ".join(line[start:end] for start, end in merged(wanted))

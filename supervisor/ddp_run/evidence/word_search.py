@@ -44,10 +44,10 @@ def search(
     """Return the newlines before each chunk up to `end`, and why words may have been missed."""
     longest = max(map(len, needles), default=0)
     if not needles:
-        return _chunks(log, end, 0, None, places), None
+        return chunks(log, end), None
     contains = _hyperscan(needles) if "hyperscan" in engines else None
     if contains is not None:
-        return _chunks(log, end, longest - 1, contains, places), None
+        return chunks(log, end, places, contains, longest - 1), None
     grep = shutil.which("grep") if "grep" in engines else None
     kinds = _Kinds(grep, needles, places) if grep is not None else None
     if kinds is not None:
@@ -55,13 +55,17 @@ def search(
         if not kinds.failed:
             return marks, None
     why = f"{'grep gave up; ' if kinds is not None else ''}pip install 'ddp-run[scan]' to search all of it"
-    return _chunks(log, end, 0, None, places), why
+    return chunks(log, end), why
 
 
-def _chunks(
-    log: int, end: int, overlap: int, contains: Callable[[memoryview], bool] | None, places: Places
+def chunks(
+    log: int,
+    end: int,
+    places: Places | None = None,
+    contains: Callable[[memoryview], bool] | None = None,
+    overlap: int = 0,
 ) -> list[int]:
-    """Read everything up to `end` once: count newlines and check each block for words."""
+    """Read everything up to `end` once. Return the newlines before each chunk; record the blocks that contain words."""
     buffer = bytearray(overlap + CHUNK)
     marks, lines = [], 0
     with memoryview(buffer) as view:
@@ -69,7 +73,7 @@ def _chunks(
             count = os.preadv(log, [view[overlap:]], start)
             marks.append(lines)
             lines += buffer.count(b"\n", overlap, overlap + count)
-            if contains is not None:
+            if contains is not None and places is not None:
                 for block in range(0, count, BLOCK):
                     stop = min(block + BLOCK, count)
                     if contains(view[block : stop + overlap]):
