@@ -31,12 +31,6 @@ SIGNS = meaning(
         cause="rank {one}'s model has {count} parameters, rank {other}'s has {others}",
     ),
     like(
-        r"DDP expects same model across all ranks, but Rank (?P<one>\d+) has (?P<count>\d+) params, "
-        r"while rank (?P<other>\d+) has inconsistent 0 params",
-        cause="rank {one}'s model has {count} parameters; rank {other} sent 0: it likely called something else then",
-        likely=True,
-    ),
-    like(
         r"\[(?P<one>\d+)\]: params\[(?P<index>\d+)\] in this process(?: with sizes \[(?P<sizes>[^\]]*)\])? "
         r"appears not to match (?P<what>sizes|strides) of the same param in process 0",
         cause="rank {one}'s parameter {index}{ ([{sizes}])} has different {what} than rank 0's",
