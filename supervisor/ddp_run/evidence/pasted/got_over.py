@@ -33,7 +33,7 @@ _ACCOUNTED = re.compile(
 )
 """A row of SLURM's `sacct`: how a job and its steps ended."""
 
-_STEP_ENDED = re.compile(r"srun: Terminating StepId=")
+_STEP_ENDED = "srun: Terminating StepId="
 """srun ends all tasks of a step, because one failed."""
 
 
@@ -44,7 +44,8 @@ def until(spoken: SpokenText) -> int:
         if rows and all(row["state"] == "COMPLETED" for _, row in rows):
             return rows[-1][0] + 1
     passed = [index for index, line in enumerate(spoken.lines) if _TESTS in line and _PASSED.search(line)]
-    return max([_restarted(spoken), _served(spoken), _ran_again(spoken), *(index + 1 for index in passed)])
+    over = (_restarted(spoken), _served(spoken), _ran_again(spoken), _next_step(spoken))
+    return max([*over, *(index + 1 for index in passed)])
 
 
 def running_at(spoken: SpokenText) -> int:
@@ -61,22 +62,31 @@ def _restarted(spoken: SpokenText) -> int:
 
 
 def _ran_again(spoken: SpokenText) -> int:
-    """Return the index after the last report of a failed job if a later job in the same log ended well, else 0.
+    """Return the index after the last box of torch's agent if a later job in the same log ended well, else 0.
 
-    After SLURM's report of a step, it is enough that a later one failed. But torch's agent prints a box on each node,
-    and logs of nodes may be concatenated.
+    Each node's agent prints a box, and logs of nodes may be concatenated: a later failure may be of the same job.
     """
-    boxes = childfailed.boxes(spoken.lines)
-    steps = [index for index, line in enumerate(spoken.lines) if "Step" in line and _STEP_ENDED.search(line)]
-    over = 0
-    for reports in filter(None, (boxes, steps)):
-        first = max(boxes) if reports is boxes else steps[0]
-        after = [k for k in range(first + 1, len(spoken.lines)) if not spoken.by[k].agent]
-        went_on = WentOn([spoken.lines[k][spoken.by[k].start :] for k in after])
-        again = after[went_on.progress] if went_on.progress >= 0 else 0
-        if went_on.ended_well >= 0 or (reports is steps and steps[-1] > again):
-            over = max([over, *(k + 1 for k in reports if k < again)])
-    return over
+    last = max(childfailed.boxes(spoken.lines), default=-1)
+    if last < 0:
+        return 0
+    went_on, _ = _after(spoken, last)
+    return last + 1 if went_on.progress >= 0 and went_on.ended_well >= 0 else 0
+
+
+def _next_step(spoken: SpokenText) -> int:
+    """Return the index after the last SLURM step that failed, if a later one made progress and failed anew; else 0."""
+    ended = [index for index, line in enumerate(spoken.lines) if _STEP_ENDED in line]
+    if not ended:
+        return 0
+    went_on, lines = _after(spoken, ended[0])
+    again = lines[went_on.progress] if went_on.progress >= 0 else 0
+    return 1 + max((index for index in ended if index < again), default=-1) if ended[-1] > again else 0
+
+
+def _after(spoken: SpokenText, line: int) -> tuple[WentOn, list[int]]:
+    """Return where programs went on behind this line, and the lines that were asked."""
+    after = [index for index in range(line + 1, len(spoken.lines)) if not spoken.by[index].agent]
+    return WentOn([spoken.lines[index][spoken.by[index].start :] for index in after]), after
 
 
 def _served(spoken: SpokenText) -> int:
