@@ -7,7 +7,7 @@ import pytest
 from ddp_run import explain
 from ddp_run.evidence.model import LogText, Quote
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
-from ddp_run.judge.text_certainty import as_sure_as_the_text
+from ddp_run.judge.pasted_logs import as_sure_as_the_text
 from ddp_run.judge.text_signs import LogEnd
 from ddp_run.judge.verdict import Confidence, FirstFailure, Verdict
 from ddp_run.record.events import ExceptionInfo, Rank

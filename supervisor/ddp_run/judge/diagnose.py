@@ -13,10 +13,8 @@ from dataclasses import dataclass, replace
 from ddp_run.evidence import childfailed
 from ddp_run.evidence.model import UNORDERED, Death, Evidence, Phase
 from ddp_run.judge.catalogue import Cause, load
-from ddp_run.judge.early_exit import ended_silently, finished_first
 from ddp_run.judge.findings import Judged, Rules
-from ddp_run.judge.first_end import first_end, how_close
-from ddp_run.judge.first_failure import follower, of_death
+from ddp_run.judge.first_end import ended_silently, finished_first, first_end, follower, how_close, of_death
 from ddp_run.judge.hung import hung
 from ddp_run.judge.order import strongest
 from ddp_run.judge.verdict import Area, Finding, FirstFailure, Retry, Verdict

@@ -1,4 +1,4 @@
-"""Decides which end came first if the kernel's report alone cannot tell. Pure.
+"""Which end came first, and how a verdict tells of it, of those that followed and of those that left early. Pure.
 
 A stamp taken inside a rank (`Death.failed_at`) is exact. The kernel reports a death only after freeing the process'
 memory, 8 to 16 ms after the actual end on an idle host. So such an end may have come before one that seems earlier.
@@ -7,8 +7,13 @@ memory, 8 to 16 ms after the actual end on an idle host. So such an end may have
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ddp_run.evidence.model import Death
+from ddp_run.evidence.crash_text import crash_of
+from ddp_run.evidence.model import UNORDERED, Death
+from ddp_run.judge.verdict import Collateral, Confidence, Finding, FirstFailure, Retry
+from ddp_run.record.events import MonotonicNs, Rank
+from ddp_run.values.signals import in_words, signal_name
 from ddp_run.values.words import named_ranks
 
 _LATE_NS = 50_000_000
@@ -47,3 +52,65 @@ def _weight(death: Death) -> int:
     if death.killed_without_exception and -(death.code or 0) not in death.signals_sent:
         return 0
     return 1 if death.exception is not None else 2
+
+
+# -------------------------------------------------------------------------------- in a verdict
+
+
+def of_death(death: Death) -> FirstFailure:
+    """A rank that failed, or that exited with 0 while the others still needed it."""
+    crash = crash_of(death) if death.exception is None else None
+    return FirstFailure(
+        rank=death.rank,
+        local_rank=death.local_rank,
+        node_rank=death.node_rank,
+        host=death.host,
+        pid=death.pid,
+        exit_code=death.code,
+        signal=signal_name(death.code),
+        at=None if death.order == UNORDERED else MonotonicNs(death.order),
+        exception=death.exception if crash is None else crash.exception,
+        log=death.stderr.source or None,
+    )
+
+
+def follower(death: Death, reason: str) -> Collateral:
+    """A rank that failed because another had failed."""
+    return Collateral(death.rank, death.code, signal_name(death.code), reason)
+
+
+def finished_first(rank: Rank | None, lost: Finding, waiting: Sequence[Death]) -> Finding:
+    """The rank exited with 0; `lost` is the finding of the first of the `waiting` ranks."""
+    went_on = f"{_who(rank)} exited with code 0 while {_those(waiting)} went on"
+    uneven = f"make all ranks run the same number of steps: {went_on}"
+    joined = "DistributedSampler(dataset, drop_last=True), or torch.distributed.algorithms.join.Join for uneven inputs"
+    retry = Retry(helps=False, reason="the ranks will disagree about the number of steps again")
+    found = _lost(rank, 0, lost, waiting)
+    return replace(found, advice=(uneven, joined), retry=retry, confidence="certain")
+
+
+def ended_silently(death: Death, found: Finding, lost: Finding, waiting: Sequence[Death]) -> Finding:
+    """The rank exited with another code, or an unknown one; `found` is the finding about its end."""
+    confidence: Confidence = "likely" if death.code is None else "certain"
+    blamed = _lost(death.rank, death.code, lost, waiting)
+    evidence = (*found.evidence, *lost.evidence)
+    return replace(blamed, evidence=evidence, advice=found.advice, retry=None, confidence=confidence)
+
+
+def _lost(rank: Rank | None, code: int | None, lost: Finding, waiting: Sequence[Death]) -> Finding:
+    were = "was" if len(_known(waiting)) == 1 else "were"
+    cause = f"{_who(rank)} exited early ({in_words(code)}) while {_those(waiting)} {were} still running"
+    return replace(lost, cause=cause)
+
+
+def _who(rank: Rank | None) -> str:
+    return "a rank" if rank is None else f"rank {rank}"
+
+
+def _those(waiting: Sequence[Death]) -> str:
+    ranks = _known(waiting)
+    return named_ranks(ranks) if ranks else "others"
+
+
+def _known(waiting: Sequence[Death]) -> list[Rank]:
+    return [death.rank for death in waiting if death.rank is not None]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge.catalogue import NAMELESS, Cause, rule_named
-from ddp_run.judge.first_failure import follower, of_death
+from ddp_run.judge.first_end import follower, of_death
 from ddp_run.judge.verdict import Confidence, Finding, FirstFailure, Verdict
 from ddp_run.record import file_names
 from ddp_run.record.events import Rank
@@ -28,12 +28,13 @@ def hung(attempt: Evidence, causes: Sequence[Cause], after_s: float) -> Verdict:
     shown = _with_stacks(attempt, rank)
     stacks = _stacks(attempt, shown)
     quotes = tuple(Quote(stacks, None, text) for text in (stall.quotes if stall is not None else ()))
-    where = next((each for each in (*_ranks(attempt), *attempt.clean_exits) if rank in (None, each.rank)), None)
+    everyone = (*_ranks(attempt), *attempt.clean_exits)
+    where = next((each for each in everyone if rank in (None, each.rank)), None)
     advice = (f"cat {attempt.path(stacks)}   # all threads of rank {shown}",) if _is_here(attempt, shown) else ()
     verdict = Verdict(
         "hung",
         CODE,
-        first_failure=None if rank is None else _hanging(attempt, rank),
+        first_failure=None if rank is None else _hanging(rank, where),
         collateral=tuple(follower(death, "stopped with the job") for death in attempt.deaths if death.rank != rank),
         phase=None if where is None else where.phase,
         step=None if where is None else where.step,
@@ -44,12 +45,13 @@ def hung(attempt: Evidence, causes: Sequence[Cause], after_s: float) -> Verdict:
     return verdict.with_finding(Finding(rule, rank, said, quotes, advice, sure if stall is not None else "unknown"))
 
 
-def _hanging(attempt: Evidence, rank: Rank) -> FirstFailure:
-    known = next((death for death in _ranks(attempt) if death.rank == rank), None)
-    if known is not None:  # ddp-run ended it with a signal, so that is its exit code
-        return replace(of_death(known), exit_code=None, signal=None, exception=None)
-    gone = next((each for each in attempt.clean_exits if each.rank == rank), None)
-    return FirstFailure(rank) if gone is None else of_death(gone)
+def _hanging(rank: Rank, known: Death | None) -> FirstFailure:
+    if known is None:
+        return FirstFailure(rank)
+    if known.code == 0 and known.failed_at is None:
+        return of_death(known)
+    # ddp-run ended it with a signal, so that is its exit code
+    return replace(of_death(known), exit_code=None, signal=None, exception=None)
 
 
 def _with_stacks(attempt: Evidence, rank: Rank | None) -> Rank | None:

@@ -14,7 +14,7 @@ from dataclasses import asdict, field, replace
 from ddp_run.evidence.model import Death, Quote
 from ddp_run.judge.catalogue import NAMELESS, rule_named
 from ddp_run.judge.diagnose import LEAVING_NS, LOST
-from ddp_run.judge.early_exit import finished_first
+from ddp_run.judge.first_end import finished_first
 from ddp_run.judge.verdict import Collateral, Finding, FirstFailure, Verdict
 from ddp_run.record.attempt_events import of_attempt
 from ddp_run.record.events import Event, MonotonicNs, NodeReported, Rank, RankExited, RankFinished, VerdictAgreed

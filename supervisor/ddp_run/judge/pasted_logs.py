@@ -1,4 +1,9 @@
-"""Computes the verdict for logs of any launcher from their text. Nothing in a log is run or trusted. Pure."""
+"""Computes the verdict for logs of any launcher from their text. Nothing in a log is run or trusted. Pure.
+
+The end of a live rank is known from its stamps and exit code. A pasted text is only an excerpt, possibly by several
+programs. An answer that fits the words may still not explain why the job ended. On posted logs that no rule had seen
+before, one in four certain answers was wrong if the text also showed another cause, and one in a hundred if it did not.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +11,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddp_run.evidence import scan
-from ddp_run.evidence.pasted import transcript, wrapped
+from ddp_run.evidence import exception_chain, scan
+from ddp_run.evidence.pasted import raised, transcript, wrapped
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
-from ddp_run.judge import catalogue, cut_log, diagnose, lost_peers
-from ddp_run.judge.text_certainty import as_sure_as_the_text
-from ddp_run.judge.text_signs import LogEnd
-from ddp_run.judge.verdict import Verdict
+from ddp_run.judge import cut_log, diagnose, lost_peers
+from ddp_run.judge.catalogue import follows_another, rule_named, sign_words
+from ddp_run.judge.order import explains
+from ddp_run.judge.text_signs import LogEnd, TextSign
+from ddp_run.judge.verdict import Layer, Rule, Verdict
+from ddp_run.record.events import ExceptionInfo
 
 _CLASS = re.compile(r"(?:Error|Exception|Exit|Interrupt)$")
 """A whole name of an exception's class: of a wrapped line, only a piece may be read."""
@@ -40,13 +47,13 @@ def _hides(joined: Verdict, found: Verdict) -> bool:
     """Whether joining lines that were not wrapped hid the exception that they show: another class is raised, or the
     job was told to end."""
     shown, left = _raised(found), _raised(joined)
-    rule = catalogue.rule_named(joined.cause)
+    rule = rule_named(joined.cause)
     told = rule is not None and rule.end == "told"  # what ended the job if nothing failed before
     return shown is not None and (told or (left is not None and _CLASS.search(shown) is not None and left != shown))
 
 
 def _is_vague(verdict: Verdict) -> bool:
-    rule = catalogue.rule_named(verdict.cause)
+    rule = rule_named(verdict.cause)
     return rule is None or rule.general or rule.consequence
 
 
@@ -58,7 +65,7 @@ def _raised(verdict: Verdict) -> str | None:
 
 def _read(logs: Sequence[Log]) -> Verdict:
     spoken = SpokenText.of_logs(logs)
-    evidence, end = transcript.read(spoken, catalogue.follows_another), LogEnd(spoken)
+    evidence, end = transcript.read(spoken, follows_another), LogEnd(spoken)
     found = cut_log.read(end, diagnose.judge(evidence))
     if lost_peers.only_lost(found) and not diagnose.failed_by_itself(evidence):
         found = lost_peers.without_the_first(found, len(logs))
@@ -67,4 +74,45 @@ def _read(logs: Sequence[Log]) -> Verdict:
 
 def wanted_words() -> frozenset[str]:
     """Return all words that a rule or parser may need from a large log."""
-    return frozenset({*catalogue.sign_words(), *transcript.WORDS})
+    return frozenset({*sign_words(), *transcript.WORDS})
+
+
+# -------------------------------------------------------------------------------- how certain
+
+
+def as_sure_as_the_text(verdict: Verdict, end: LogEnd) -> Verdict:
+    """Reduce certain to likely if the text shows another cause, or a process that went on after the line."""
+    rule = rule_named(verdict.cause)
+    if verdict.confidence != "certain" or rule is None:
+        return verdict
+    first = verdict.first_failure
+    exception = first.exception if first is not None else None
+    lines = [quote.line or 0 for quote in verdict.evidence]
+    doubtful = any(_speaks_of_another(sign, rule, exception, min(lines, default=0)) for sign in end.signs)
+    told = max(lines, default=0)
+    if not doubtful and exception is None and (first is None or first.exit_code is None) and told:
+        doubtful = end.went_on_after(told)  # nothing else shows an end
+    return replace(verdict, confidence="likely") if doubtful else verdict
+
+
+def _speaks_of_another(sign: TextSign, rule: Rule, exception: ExceptionInfo | None, line: int) -> bool:
+    """Whether it indicates another cause, or another program's failure. Consequences do not count.
+
+    The cause, which shows on `line`, explains how things ended, and what else shows from there on.
+    """
+    other = sign.finding.rule
+    if other.consequence or other.name == rule.name:
+        return False
+    behind = any((quote.line or 0) >= line for quote in sign.finding.evidence)
+    if not other.general and explains(rule, other) and (other.layer is Layer.ENDED or behind):
+        return False
+    if exception is None and sign.exception is not None:
+        return not raised.starts_a_launcher(sign.exception) and not follows_another(sign.exception)
+    return not other.general or _is_another(sign.exception, exception)
+
+
+def _is_another(one: ExceptionInfo | None, of: ExceptionInfo | None) -> bool:
+    """Whether the exceptions are unrelated."""
+    if one is None or of is None or raised.starts_a_launcher(one):
+        return False
+    return all(one.type != each.type for each in exception_chain.chain(of))

@@ -20,7 +20,7 @@ import shlex
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import printed_text
-from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, like, meaning, said_last
+from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, said_last
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -58,8 +58,9 @@ _RAISED: tuple[Sign, ...] = (
         for words in _ERRORS
     ),
     *(Sign(words, rf"on fopen: (?P<what>{re.escape(words)}), file path: (?P<path>\S+)") for words in _ERRORS),
-    *meaning(
-        like(r"unable to lock file, errno = \d+, error message = '(?P<what>[^']+)'"),
+    Sign(
+        "unable to lock file, errno = ",
+        r"unable to lock file, errno = \d+, error message = '(?P<what>[^']+)'",
         cause="{who} could not lock an HDF5 file{where}: another process holds it, or locks are not supported",
         advice=("export HDF5_USE_FILE_LOCKING=FALSE   # if every process only reads the file",),
         likely=True,

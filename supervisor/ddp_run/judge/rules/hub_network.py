@@ -37,19 +37,16 @@ RULE = Rule(
     wins_over=(("file-not-found", "the file is missing because its download failed"),),
 )
 FRAMES = re.compile(r"/wandb/|/(?:huggingface_hub|urllib3|requests|httpx|httpcore|aiohttp|botocore)/")
-_OFFLINE_MODE = "offline mode is enabled"
-_CERTIFICATE = meaning(
-    Sign(
-        "CERTIFICATE_VERIFY_FAILED",
-        r"host='(?P<host>[\w.\-]+)'[^\n]{0,1000}CERTIFICATE_VERIFY_FAILED|CERTIFICATE_VERIFY_FAILED[^\n]{0,120}",
-    ),
+_CERTIFICATE = Sign(
+    "CERTIFICATE_VERIFY_FAILED",
+    r"host='(?P<host>[\w.\-]+)'[^\n]{0,1000}CERTIFICATE_VERIFY_FAILED|CERTIFICATE_VERIFY_FAILED[^\n]{0,120}",
     cause="{who} does not trust the certificate of {to}",
     retry=Retry(helps=False, reason="the certificate will still be untrusted"),
 )
 _GIT = like(rf"fatal: unable to access '{URL}': (?P<why>[^\n]{{0,120}})")
 _SAID: tuple[Sign, ...] = (
     _GIT,
-    *_CERTIFICATE,
+    _CERTIFICATE,
     # requests and urllib3
     like(r"(?:host='(?P<host>[\w.\-]+)', port=(?P<port>\d+)[^\n]{0,40}?)?Max retries exceeded with url"),
     Sign("Read timed out.", r"ConnectionPool\(host='(?P<host>[\w.\-]+)', port=(?P<port>\d+)\): Read timed out\."),
@@ -75,7 +72,7 @@ _SAID: tuple[Sign, ...] = (
     Sign("LocalEntryNotFoundError", types=("LocalEntryNotFoundError",)),
     *meaning(
         Sign("outgoing traffic has been disabled"),
-        Sign(_OFFLINE_MODE),
+        Sign("offline mode is enabled"),
         cause="{who} needs a Hugging Face Hub file that is not in the cache, and offline mode is on",
         advice=("env | grep -E 'HF_HUB_OFFLINE|TRANSFORMERS_OFFLINE|HF_HOME'   # offline on purpose? which cache?",),
         retry=Retry(helps=False, reason="the file will still be missing in offline mode"),
@@ -132,7 +129,7 @@ def _advice(hit: Hit, host: str | None) -> tuple[str, ...]:
     port = f":{hit['port']}" if hit["port"] not in (None, "80", "443") else ""
     url = f"https://{host}{port}" if host else "https://huggingface.co"
     ask = f"curl -sSI --max-time 10 {url}   # on the failed node: is there internet access?"
-    if hit.sign in _CERTIFICATE:
+    if hit.sign is _CERTIFICATE:
         signer = f"curl -sSIv --max-time 10 {url}   # who signed the certificate? a TLS-intercepting proxy has its own"
         trust = "export SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt REQUESTS_CA_BUNDLE=$SSL_CERT_FILE"
         return (signer, trust) if host else (trust,)

@@ -135,9 +135,14 @@ _SAID: tuple[Sign, ...] = (
     Sign("VersionConflict", types=("VersionConflict", "ContextualVersionConflict")),
     *meaning(
         like(r"The '(?P<need>[^']+)' distribution was not found and is required by (?P<by>[^\n]*)"),
-        like(
+        Sign(
+            "' not found (required by",
             r"version [`'](?P<need>(?:GLIBCXX|GLIBC|CXXABI|GOMP|GCC)_[\d.]+)' not found \(required by"
             r" (?:[^)]{0,400}/)?(?P<by>[^)/]{1,400})\)",
+            advice=(
+                "strings $(ldconfig -p | awk '/libstdc\\+\\+.so.6/ {print $NF; exit}') | grep {need}",
+                "conda install -c conda-forge libstdcxx-ng   # a newer libstdc++ inside the environment",
+            ),
         ),
         cause="{who} has no {need}, required by {by}{where}",
     ),
@@ -251,17 +256,12 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if death.killed_without_exception:
         return None  # a signal ended it, so earlier output was not the end
     hit = ended_by(death, _SAID) or said_last(death, _INSTALLERS)
-    if hit is None or not _is_meant(hit):
+    of_projects_too = hit is not None and (hit["module"] or hit["whose"] in _OF_PROJECTS_TOO)
+    if hit is None or (of_projects_too and not _raised_in_package(hit)):
         return _wanted(death)
     said = hit.text.partition(": ")[2][:140] or hit.text[:140]
     cause = hit.says(death) or f"{death.who} has incompatible versions{hit.where(death)}: {said}"
     return hit.finding(RULE, death, cause, _advice(hit))
-
-
-def _is_meant(hit: Hit) -> bool:
-    """Common words count only if they are about versions."""
-    common = hit["module"] or (hit["dropped"] and hit["whose"] in _OF_PROJECTS_TOO)
-    return not common or _raised_in_package(hit)
 
 
 def _wanted(death: Death) -> Finding | None:
@@ -279,12 +279,10 @@ def _older(death: Death) -> Hit | None:
     hit = in_exception(death, (*_OLDER, _KEYWORD, _ARCHITECTURE))
     if hit is None or hit.exception is None:
         return None
-    shown = hit.exception.traceback
     if hit.sign is _KEYWORD:
         return hit if _raised_in_package(hit) and _calls_by_name(hit) else None
     if hit.sign is _ARCHITECTURE:
-        frames = shown[: shown.rfind("KeyError")]
-        return hit if _AUTO.search(frames) else None
+        return hit if _AUTO.search(hit.traceback.rpartition("KeyError")[0]) else None
     return hit
 
 
@@ -302,11 +300,6 @@ def _raised_in_package(hit: Hit) -> bool:
 
 def _advice(hit: Hit) -> tuple[str, ...]:
     need = hit["need"] or ""
-    if "_" in need and hit["by"]:
-        return (
-            f"strings $(ldconfig -p | awk '/libstdc\\+\\+.so.6/ {{print $NF; exit}}') | grep {need}",
-            "conda install -c conda-forge libstdcxx-ng   # a newer libstdc++ inside the environment",
-        )
     if re.match(r"[\w\-.\[\]]+ ?[<>=!~]", need):
         return f"python -m pip install '{need.replace(' ', '')}'", "python -m pip check"
     return (_CHECK,)
