@@ -17,6 +17,8 @@ _NAMED = (
     like(r"\bKilled process (?P<pid>\d{1,9}),? \((?P<program>[^)]{0,64})\)"),
     like(r"oom_reaper: reaped process (?P<pid>\d{1,9}) \((?P<program>[^)]{0,64})\)"),
     like(r"oom-kill:constraint=\S{0,400}?,task=(?P<program>[^,]{0,64}),pid=(?P<pid>\d{1,9})"),
+    # before Linux 5.1: the process that was chosen; a separate line names the one that was killed
+    like(r"ut of memory: Kill process (?P<pid>\d{1,9}) \((?P<program>[^)]{0,64})\)"),
 )
 """The killed process. The kernel's pids differ from those inside a container."""
 _PYTHONS = re.compile(r"python|pt_|\w{1,40}::")
@@ -28,8 +30,10 @@ _COUNTS = (
 """Counters of a cgroup or host. They continue from one job to the next."""
 _SCHEDULERS = (
     like(r"(?:Step|Job) \S{1,100} exceeded memory limit \([^)]{0,100}\), being killed"),
+    like(r"(?:Step|Job) \S{1,100} exceeded virtual memory limit"),
     like(r"PBS: job killed: v?mem \d{1,18}\w{0,9} exceeded limit"),
     Sign("TERM_MEMLIMIT"),
+    Sign("TERM_SWAP"),
     like(r"exceeds job hard limit \"[hs]_(?:vmem|rss|data)\""),  # Grid Engine
     like(r"Job has gone over (?:cgroup )?memory limit of "),  # HTCondor
 )
@@ -44,17 +48,24 @@ _TOLD = (
         "due to memory pressure",
         r"Killed \S+ due to memory pressure|(?<!\d)[1-9]\d* Workers [^\n]{0,40}killed due to memory pressure",
     ),
-    Sign("SystemOOM"),
     like(r"exceeded \d{1,3}% memory budget\. (?:Restarting|Terminat|Killing)"),  # Dask
-    like(r"replica \S{1,80}(?: \d{1,6})? ran out-of-memory and exited"),  # Vertex AI
+    Sign("failed due to insufficient memory"),  # SageMaker, about an endpoint's container
+    Sign("SystemOOM"),
+    Sign("System OOM encountered"),
     like(r"Detected \d+ oom_kill events? in"),
     like(r"Detected \d+ oom-kill event(?:\(s\)|s)? in"),
     Sign("killed by the cgroup out-of-memory handler"),
     like(r"\bOOMKilled\b(?!\"?\s*[:=]\s*[\"']?[Ff]alse)"),
     Sign("The node was low on resource: memory"),
+    Sign("container init was OOM-killed"),
+    like(r"replica \S{1,80}(?: \d{1,6})? ran out-of-memory and exited"),  # Vertex AI
+    Sign("Replicas low on memory: "),
+    Sign("crashed after using all available RAM"),  # Colab, Kaggle
+    Sign("tried to allocate more memory than is available"),
     like(r"systemd-oomd\S{0,20} Killed \S{1,400} due to memory used"),
+    like(r"Memory cgroup out of memory: killed \d{1,9} tasks?"),  # Flux
     like(r"(?<![\w.])OUT_OF_MEMORY\b"),
-    like(r"earlyoom\[\d+\]: sending SIG(?:KILL|TERM) to process"),
+    Sign("earlyoom[", r"earlyoom\[\d+\]: sending SIG(?:KILL|TERM) to process"),
 )
 SIGNS: tuple[Sign, ...] = (*_NAMED, *_COUNTS, *_TOLD)
 
@@ -63,7 +74,7 @@ def named(log: LogText, pid: int | None) -> Quote | None:
     """Return the kernel's last line that says it killed this process."""
     if pid is None:
         return None
-    found = [hit.quote for sign in _NAMED for hit in every(log, sign) if hit["pid"] == str(pid)]
+    found = [hit.quote for sign in _NAMED[:3] for hit in every(log, sign) if hit["pid"] == str(pid)]
     return found[0] if found else None
 
 

@@ -62,13 +62,15 @@ SIGNS = (
     ),
     *_got(
         "cuDNN",
-        Sign("Unable to find a valid cuDNN algorithm"),
         like(r"cuDNN [Ee]rror: (?!CUDNN_STATUS_)[^\n]{0,80}"),  # Transformer Engine's with a capital
+        like(r"cuDNN Frontend error: [^\n]{0,80}"),
+        Sign("cuDNN failed to initialize"),  # TensorFlow and XLA
         Sign(f"{_NONE_FITS} to execute this computation"),
     ),
     *_got(
         "cuBLAS",
         like(r"cuBLAS Error: [^\n]{0,80}"),  # Transformer Engine
+        like(r"cublas runtime error ?: [^\n]{0,60}"),  # torch before 1.5
         Sign("cublasLt ran into an error!"),  # bitsandbytes
     ),
     *_got("cuSOLVER", like(r"cusolver error: (?P<status>\w+), when calling `(?P<call>\w+)")),
@@ -79,11 +81,17 @@ SIGNS = (
     *_got(
         "TensorFlow's or XLA's GPU libraries",
         Sign("DNN library initialization failed", likely=True),  # refers to the lines above it
+        Sign("DNN library is not found"),
+        Sign("without BLAS support"),
         Sign("GEMM launch failed", r"Blas (?:x?GEMM\w{0,20}) launch failed"),
+        Sign("No algorithm worked!"),
     ),
     *_got(
         "a GPU library",
+        Sign("Unable to find a valid cuDNN algorithm"),
         like(rf"\b(?P<status>HIP{_FFT})"),
+        like(r"[Gg]ot cutlass error: [^\n]{0,40}"),
+        Sign("cuSolver internal error"),
     ),
 )
 

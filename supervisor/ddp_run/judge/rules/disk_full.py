@@ -22,6 +22,7 @@ import shlex
 from ddp_run.evidence.exception_chain import chain
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, like, meaning, said_last
+from ddp_run.judge.start_text import FULL
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -45,21 +46,14 @@ _TORN = meaning(
         cause="{who} can write to no folder for temporary files{where}: the disk is most likely full",
     ),
     like(r"PytorchStreamWriter failed writing (?:file|central directory)[^\n]{0,80}"),
+    Sign("basic_ios::clear: iostream error"),  # torch 2.13 instead of `file write failed`
     like(r"(?<!\d)\d{1,20} requested and \d{1,20} written"),  # numpy's tofile and save
     Sign("Could not write all requested bytes"),
     like(r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+"),
     cause="{who} wrote only part of a file{where}: the disk is most likely full",
     likely=True,
 )
-_OF_TOOLS = (
-    Sign("no space left on device"),
-    Sign("nsufficient disk space"),
-    Sign("The node was low on resource: ephemeral-storage"),
-    Sign("phemeral local storage usage exceeds"),
-    Sign("exceeds the limit", r"Usage of EmptyDir volume \"(?!\w{0,40}shm)[^\"\n]{1,200}\" exceeds the limit"),
-    Sign("The node had condition: [DiskPressure]"),
-)
-SIGNS: tuple[Sign, ...] = (*_FULL, *_TORN, *_OF_TOOLS)
+SIGNS: tuple[Sign, ...] = (*_FULL, *_TORN, *FULL)
 _SHARED_MEMORY = re.compile(r"/dev/shm|</torch_|</?psm_|shared memory|SemLock\(|multiprocessing/synchronize\.py")  # noqa: S108
 
 
@@ -67,7 +61,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a failed write; a short write most likely has the same reason."""
     if death.killed_by_another:
         return None
-    hit = ended_by(death, _FULL) or in_exception(death, _OF_TOOLS) or said_last(death, _OF_TOOLS)
+    hit = ended_by(death, _FULL) or in_exception(death, FULL) or said_last(death, FULL)
     if hit is None:
         hit = ended_by(death, _TORN)
         return None if hit is None or _has_another_reason(death) else hit.finding(RULE, death, None, _advice(hit))

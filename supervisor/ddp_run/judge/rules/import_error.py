@@ -17,7 +17,8 @@ import re
 from ddp_run.evidence.exception_chain import raised_from
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.package_text import missing_package
-from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words, like, said_last
+from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words, like, meaning, said_last
+from ddp_run.judge.start_text import NO_LIBRARY
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -30,8 +31,12 @@ RULE = Rule(
 FRAMES = re.compile(r"<frozen importlib\._bootstrap>|/importlib/__init__\.py import_module")
 _LIBRARY = frozenset({"OSError", "RuntimeError", "NotFoundError"})
 _OF_LIBRARIES = frozenset({"RuntimeError", "ValueError"})
-_TRITONS = Sign(
-    "Internal: ModuleNotFoundError: ", r"failed to load '[^'\n]{1,200}' version \d+: Internal: ModuleNotFoundE"
+_TRITONS = (
+    Sign("Internal: ModuleNotFoundError: ", r"failed to load '[^'\n]{1,200}' version \d+: Internal: ModuleNotFoundE"),
+    Sign(
+        "unable to load shared library: ",
+        r"unable to load shared library: \S{1,400}\.so[\w.]{0,40}: cannot open shared object file",
+    ),
 )
 """Triton's server cannot load a model's backend, in a line of its log."""
 _RAISED: tuple[Sign, ...] = (
@@ -54,13 +59,19 @@ _RAISED: tuple[Sign, ...] = (
     Sign(
         "Failed to import ", r"Failed to import \S{1,200} because of the following error(?![^\n]*\n\[Errno )", _LIBRARY
     ),
+    like(r"import error message: {1,2}No module named '", _LIBRARY),  # apex
+    Sign("to be installed. Run `pip install ", types=_OF_LIBRARIES),
+    Sign("library installed in your environment", types=_OF_LIBRARIES),
     Sign("failed to import on the worker", types=_OF_LIBRARIES),
     Sign("Could not load libtorchcodec", types=_OF_LIBRARIES),
+    *meaning(  # a package is not installed, in words that do not say so
+        Sign(" kernels not found. Please follow ", types=("AssertionError",)),  # vLLM, like the next
+        Sign("RuntimeError: NIXL is not available", types=_OF_LIBRARIES),
+        Sign("cannot load MPI library", types=_OF_LIBRARIES),  # mpi4py
+        likely=True,
+    ),
 )
-_NO_LIBRARY = (
-    like(r"error while loading shared libraries: (?P<library>[^\s:]{1,400}): cannot open shared object file"),
-)
-SIGNS = (*_RAISED, *_NO_LIBRARY, _TRITONS)
+SIGNS = (*_RAISED, *NO_LIBRARY, *_TRITONS)
 _CHECK = "python -m pip check   # are the installed versions compatible?"
 _NAMED = re.compile(
     r"(?<!\S)(?P<library>\S{1,400}\.so[\w.]{0,40}): (?:cannot open shared object file|undefined symbol)"
@@ -70,11 +81,11 @@ _MODULE = re.compile(r"(?:No module named '|No package metadata was found for )(
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a failed import or dynamic library that ended the rank."""
-    hit = said_last(death, _NO_LIBRARY)
+    hit = said_last(death, NO_LIBRARY)
     if hit is not None:
         cause = f"the program to start lacks a library: {hit['library']}"
         return hit.finding(RULE, death, cause, _advice(hit.text, hit.match))
-    hit = in_exception(death, _RAISED) or (in_last_words(death, (_TRITONS,)) if death.exception is None else None)
+    hit = in_exception(death, _RAISED) or (in_last_words(death, _TRITONS) if death.exception is None else None)
     if hit is None or not _ended_the_rank(death, hit):
         return _missing(death)
     message = hit.message

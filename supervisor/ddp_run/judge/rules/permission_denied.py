@@ -61,7 +61,7 @@ _CONTAINER = Sign(
 )
 """SLURM's container plugin shows messages of enroot, which creates the image before any rank starts."""
 _PRINTED = printed_text.errors(("Permission denied",))
-SIGNS = (*_RAISED, _CONTAINER, DENIED)
+SIGNS = (*_RAISED, _CONTAINER, *DENIED)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
@@ -70,7 +70,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None  # a signal ended it, so earlier output was not the end
     hit = ended_by(death, _RAISED) or printed_text.at_the_end(death, _PRINTED)
     if hit is None and death.exception is None:
-        hit = in_whole_log(attempt, (_CONTAINER,)) or said_last(death, (DENIED,))
+        hit = in_whole_log(attempt, (_CONTAINER,)) or said_last(death, DENIED)
     if hit is None:
         return None
     after = hit.exception is not None and death.exception is not None and hit.exception.type != death.exception.type

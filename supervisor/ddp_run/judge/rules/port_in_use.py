@@ -29,11 +29,19 @@ SIGNS: tuple[Sign, ...] = (
     Sign("EADDRINUSE"),
     Sign("ddress already in use"),
     like(r"failed: port is already allocated"),  # Docker's
-    like(r"Socket '[^'\n]{1,80}' already in use"),  # Triton
-    like(r"\w{0,40}port at \d{2,5} is not available in \d{1,6} seconds"),  # SGLang
     Sign("Cannot find empty port in range"),  # gradio
+    Sign(", but another process is utilizing it"),  # accelerate
+    like(r"Socket '[^'\n]{1,80}' already in use"),  # Triton
+    like(r"Failed to bind to \S{1,80} because it's already occupied"),  # Ray
+    like(r"Ray is trying to start at \S{1,80}, but is already running"),
+    like(r"is trying to use a port number \d{1,5} that is used"),
+    like(r"\w{0,40}port at \d{2,5} is not available in \d{1,6} seconds"),  # SGLang
+    Sign("Could not find open port after "),  # vLLM
+    Sign("The IP address and port have been bound already"),  # Ascend's HCCL
+    like(r"errno: 98\b"),
     Sign("[Errno 98]"),
-    Sign(" 10048] ", r"\[(?:Errno|WinError) 10048\] "),
+    Sign("[Errno 10048]"),
+    Sign("[WinError 10048]"),
 )
 _PORT = re.compile(
     r"port[:=]? ?`?(?P<port>\d{2,5})\b|\]?:(?P<bound>\d{2,5})\b (?:\(errno|due|failed: port)|\[::\]:(?P<any>\d{2,5})"
