@@ -28,10 +28,14 @@ from .conftest import DDP_RUN, Launcher
 pytestmark = pytest.mark.slow_system
 
 PROGRAM = """
-import os, sys
+import os, sys, time
 for number in range(int(sys.argv[1])):
     sys.stderr.write(f"line {number:06d} of rank {os.environ['RANK']} ".ljust(99, "x") + "\\n")
-if os.environ["RANK"] == "1":
+if os.environ["RANK"] == "0":
+    open("written", "w")  # or the failure of rank 1 ends it before that
+else:
+    while not os.path.exists("written"):
+        time.sleep(0.05)
     raise ValueError("what ddp-run is for")
 """
 LITTLE, MUCH = 8_000, 60_000
