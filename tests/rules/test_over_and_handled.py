@@ -120,3 +120,30 @@ def test_a_file_that_tail_names_may_name_its_rank() -> None:
     found = explain(f"==> logs/rank_0.log <==\nstep 1\n\n==> logs/rank_2.log <==\n{raised}")
     assert found.first_failure is not None
     assert found.first_failure.rank == 2
+
+
+def test_a_key_is_data() -> None:
+    raised = HERE.format(3) + "    y = labels[kind]\nKeyError: 'CUDA error: device-side assert triggered'\n"
+    assert explain(raised).cause == "python-exception"
+    assert explain(raised.replace("KeyError: '", "RuntimeError: ")).cause == "device-side-assert"
+
+
+def test_the_words_of_an_own_class_are_not_certain() -> None:
+    said = "uncorrectable ECC error encountered"
+    own = HERE.format(3) + f"    raise WarpError(f'{said} in {{name}}')\nfit.warp.WarpError: {said} in sub-7\n"
+    assert explain(own).confidence == "likely"
+    assert explain(f"{HERE.format(3)}    y.cpu()\nRuntimeError: CUDA error: {said}\n").confidence == "certain"
+
+
+def test_what_python_ignores_at_the_exit() -> None:
+    ignored = "Exception ignored in atexit callback: <bound method Engine.close of <serve.Engine object at 0x7f>>\n"
+    raised = "AttributeError: 'NoneType' object has no attribute 'shutdown'\n"
+    assert answer(f"100%|##########| 10/10 [00:09<00:00]\n{ignored}{raised}") == (None, None)
+    assert answer(f"100%|##########| 10/10 [00:09<00:00]\n{raised}")[1] == "python-exception"
+
+
+def test_steps_that_absl_logs_are_progress() -> None:
+    tried = "W1201 04:02:10.020102 133 remat.py:44] dots: RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes\n"
+    steps = "".join(f"I1201 04:{n}:11.020102 9 train.py:2] step={n}00 ppl={9 - n / 99:.3f}\n" for n in range(10, 20))
+    assert answer(tried + steps) == (None, None)
+    assert answer(tried)[1] == "cuda-oom"

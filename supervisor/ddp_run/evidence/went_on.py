@@ -25,7 +25,7 @@ WORKED = re.compile(
     r"\b(?:[Ff]inished|[Dd]one|DONE|[Cc]ompleted?|COMPLETED|[Ss]uccess\w*|[Ss]aved|Started container)\b"
 )
 """A program finished some work."""
-ENDED_WELL = re.compile(r"\b(?:[Tt]raining|[Rr]un|[Jj]ob)\b[^\n]{0,60}\b(?:completed|finished|done|ended well)\b")
+ENDED_WELL = re.compile(r"\b(?:[Tt]raining|[Rr]un|[Jj]ob)\b[^\n]{0,60}\b(?:completed?|finished|done|ended well)\b")
 """A whole job ended well."""
 WARNED = re.compile(r"^.{0,60}\b[Ww](?:arning|ARNING)\b")
 """After a warning, a program usually goes on."""
@@ -43,7 +43,7 @@ _ABORTS = ("terminate called", "what(): ", "Fatal Python error: Aborted")
 """Messages that begin or contain the reason for an abort."""
 _EMPTY = re.compile(
     r"^(?:\s*$|\s+warnings\.warn|\s*[\^~]+\s*$|frame #\d|\s*={3}|\s*-{3}|\.\.\.$|wandb: "
-    r"|(?:\[rank\d{1,9}\]:)?(?:\[[WIEF] |\[?[WIEF]\d{3,4} )"
+    r"|(?:\[rank\d{1,9}\]:)?(?:\[[WIEF] |\[?[WEF]\d{3,4} |\[?I\d{3,4} [^\n]{0,60}\.(?:cc|cpp|cu|h):\d)"
     r"|(?:\d{1,6}: )?(?:srun|slurmstepd|pyxis|flux-job|flux-shell)\b"
     r"|\w+: (?:fallthrough )?registered at /)"  # torch's list of backends, 60 lines, below "Could not run 'aten::…'"
 )

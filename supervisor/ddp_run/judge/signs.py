@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from re import Match, Pattern
 
-from ddp_run.evidence.exception_chain import chain, dealt_with, raised_by_handler, statement
+from ddp_run.evidence.exception_chain import chain, dealt_with, is_own, raised_by_handler, statement
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.went_on import WentOn
@@ -232,11 +232,12 @@ def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
             continue
         name = link.type.rpartition(".")[2]
         said = f"{link.type}: {link.message}" if link.message else link.type
+        data = name == "KeyError"  # its message is a key
         for sign in signs:
-            match = sign.search(said) if not sign.types or name in sign.types else None
+            match = sign.search(said) if name in sign.types or not (sign.types or data) else None
             if match is not None:
                 survived = link.type != death.exception.type and raised_by_handler(death.exception)
-                sure: Confidence = "likely" if survived else "certain"
+                sure: Confidence = "likely" if survived or is_own(link) else "certain"
                 return Hit(sign, match, _quote(death.stderr, link, match), link, sure)
     return None
 

@@ -180,6 +180,8 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
         hit = _ORPHAN.match(line)
         if hit is None or hit["type"].rpartition(".")[2] in _AGENTS or hit["type"] in _CANCELLED:
             continue
+        if position and traceback_text.says_ignored(spoken.lines[indexes[position - 1]]):
+            continue
         lines = [spoken.lines[k] for k in indexes[max(0, position - _BEFORE) : position]]
         places = [place for text in lines if _FRAME in text for place in PLACE.finditer(text)]
         own = [place for place in places if not traceback_text.is_library(place["file"])] or places
