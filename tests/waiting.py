@@ -27,5 +27,5 @@ def wait_until(condition: Callable[[], T | None], what: str | Callable[[], str],
         if time.monotonic() >= deadline:
             said = what if isinstance(what, str) else what()
             raise AssertionError(f"waited {limit(within_s):.0f} s in vain for {said}")
-        time.sleep(0.02)
+        time.sleep(0.05)
     return found

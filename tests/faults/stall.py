@@ -3,7 +3,7 @@
 `HANGS` gives for each kind the rank at fault; it stands at the line marked `# KIND`. `SLOW` are the kinds that go on by
 themselves after `--seconds`, and end with 0. With `--until FILE` those that ask `taking_long` go on when that file is
 there, and all end when there is FILE.end. `--nccl`: on GPUs, where each rank calls itself another host, since NCCL
-refuses two ranks of one host on one GPU.
+refuses two ranks of one host on one GPU. `--by-hand`: without DistributedDataParallel and an optimizer, as in train.py.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=23.0)
     parser.add_argument("--until", type=pathlib.Path)
     parser.add_argument("--nccl", action="store_true")
+    parser.add_argument("--by-hand", action="store_true")
     return parser.parse_args()
 
 
@@ -137,15 +138,20 @@ class Job:
             torch.cuda.set_device(rank % torch.cuda.device_count())
             torch.set_default_device("cuda")
         dist.init_process_group("nccl" if args.nccl else "gloo")
-        self.model = DistributedDataParallel(torch.nn.Linear(4, 4))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
+        layer = torch.nn.Linear(4, 4)
+        self.model = layer if args.by_hand else DistributedDataParallel(layer)
+        self.optimizer = None if args.by_hand else torch.optim.SGD(self.model.parameters(), 0.1)
         self.pairs = dist.new_group([0, 1]), dist.new_group([0, 1])
 
     def step(self) -> None:
         loss = self.model(torch.ones(2, 4)).sum()
         loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        if self.optimizer is None:
+            for parameter in self.model.parameters():
+                dist.all_reduce(parameter.grad)
+        else:
+            self.optimizer.step()
+        self.model.zero_grad()
         loss.item()  # as scripts do that log it; here a rank on a GPU waits
 
     def train(self, steps: int = 10) -> None:

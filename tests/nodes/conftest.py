@@ -22,6 +22,7 @@ __all__ = ["ddp", "pytest_runtest_makereport"]
 
 PROGRAMS = Path(__file__).parent / "programs"
 TRAIN = PROGRAMS / "train.py"
+WIRES = (TRAIN, "--no-torch")
 PORT = 29500
 """Of the master. Each cluster has ports of its own."""
 

@@ -15,7 +15,7 @@ import pytest
 from tests.waiting import limit
 
 from .cluster import Cluster
-from .conftest import PORT, PROGRAMS, TRAIN, Job, NodeOutcome
+from .conftest import PORT, PROGRAMS, TRAIN, WIRES, Job, NodeOutcome
 
 StartJob = Callable[..., Job]
 ENDED_WITHIN_S = 5.0
@@ -84,7 +84,7 @@ def test_two_nodes_that_are_both_node_0(cluster: Cluster, start_job: StartJob) -
 
 def test_a_node_that_would_go_on_computing_is_ended(cluster: Cluster, start_job: StartJob) -> None:
     outcomes = start_job(
-        cluster, TRAIN, "--compute-node", 0, "--fail-rank", 1, "--fail-at-step", 0, "--step-s", 60, "--steps", 5
+        cluster, *WIRES, "--compute-node", 0, "--fail-rank", 1, "--fail-at-step", 0, "--step-s", 60, "--steps", 5
     ).wait()
     verdict = alike(outcomes)
     assert verdict["cause"] == "python-exception"
@@ -101,7 +101,7 @@ def test_three_nodes_and_a_failure_on_the_last(clusters: Callable[[int], Cluster
 
 @pytest.mark.parametrize("node", [pytest.param(0, marks=SLOW), 1])
 def test_a_node_that_is_told_to_stop_stops_all(cluster: Cluster, start_job: StartJob, node: int) -> None:
-    job = start_job(cluster, TRAIN, "--step-s", 0.2, "--steps", 500)
+    job = start_job(cluster, *WIRES, "--step-s", 0.2, "--steps", 500)
     wait_until_training(job)
     job.mark()
     os.kill(job[node].process.pid, signal.SIGTERM)
@@ -132,7 +132,7 @@ def test_a_stop_that_reaches_the_rank_after_its_peer_is_gone_is_still_a_stop(
 
 @pytest.mark.parametrize("node", [0, pytest.param(1, marks=SLOW)])
 def test_a_node_whose_ddp_run_is_killed_is_named(cluster: Cluster, start_job: StartJob, node: int) -> None:
-    job = start_job(cluster, TRAIN, "--step-s", 0.2, "--steps", 500)
+    job = start_job(cluster, *WIRES, "--step-s", 0.2, "--steps", 500)
     wait_until_training(job)
     job.mark()
     os.kill(job[node].process.pid, signal.SIGKILL)

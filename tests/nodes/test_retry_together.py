@@ -12,7 +12,7 @@ import pytest
 from tests.waiting import limit, wait_until
 
 from .cluster import Cluster
-from .conftest import PORT, TRAIN, Job, NodeOutcome
+from .conftest import PORT, TRAIN, WIRES, Job, NodeOutcome
 
 StartJob = Callable[..., Job]
 FAILS = ("--fail-rank", 1, "--how", "os_exit", "--fail-at-step", 1, "--steps", 3)
@@ -39,7 +39,7 @@ def assert_one_end(outcomes: Sequence[NodeOutcome], code: int, attempts: int) ->
 def test_a_node_that_is_missing_is_told_and_a_retry_cures_a_job_of_two_nodes(
     cluster: Cluster, start_job: StartJob
 ) -> None:
-    job = start_job(cluster, TRAIN, *FAILS, "--fail-times", 1, options=("--max-retries", 2), later=(1,))
+    job = start_job(cluster, *WIRES, *FAILS, "--fail-times", 1, options=("--max-retries", 2), later=(1,))
     line = re.compile(r"waiting for node 1 of 2 for [45] s; other nodes here: none")
     wait_until(lambda: line.search(job[0].console()), lambda: f"who is missing: {job[0].console()}")
     job.start(1)
@@ -71,7 +71,7 @@ def test_what_a_retry_cannot_cure_is_made_on_no_node(cluster: Cluster, start_job
 @pytest.mark.slow_system
 @pytest.mark.parametrize("node", [0, 1])
 def test_a_stop_between_attempts_stops_all(cluster: Cluster, start_job: StartJob, node: int) -> None:
-    job = start_job(cluster, TRAIN, *FAILS, options=("--max-retries", 2))
+    job = start_job(cluster, *WIRES, *FAILS, options=("--max-retries", 2))
     wait_until(lambda: "retrying" in job[node].console(), "the end of the first attempt")
     os.kill(job[node].process.pid, signal.SIGTERM)
     outcomes = job.wait()
@@ -84,7 +84,7 @@ def test_a_stop_between_attempts_stops_all(cluster: Cluster, start_job: StartJob
 def test_a_node_that_cannot_come_back_ends_the_job_with_75_and_its_name(
     cluster: Cluster, start_job: StartJob, node: int
 ) -> None:
-    job = start_job(cluster, TRAIN, *FAILS, options=("--max-retries", 2))
+    job = start_job(cluster, *WIRES, *FAILS, options=("--max-retries", 2))
     wait_until(lambda: "retrying" in job[node].console(), "the end of the first attempt")
     job.mark()
     os.kill(job[node].process.pid, signal.SIGKILL)
@@ -99,7 +99,7 @@ def test_a_node_that_cannot_come_back_ends_the_job_with_75_and_its_name(
 @pytest.mark.parametrize("node", [0, 1])
 def test_a_node_that_cannot_start_the_next_attempt_leaves(cluster: Cluster, start_job: StartJob, node: int) -> None:
     """A file has the name of the attempt's folder. The node ends as its last attempt did, the others without it."""
-    job = start_job(cluster, TRAIN, *FAILS, options=("--max-retries", 2))
+    job = start_job(cluster, *WIRES, *FAILS, options=("--max-retries", 2))
     folder = wait_until(lambda: job[node].folder, "the run's folder")
     (folder / "attempt_1").touch()
     left = job.wait_for(1 - node)

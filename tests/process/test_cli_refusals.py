@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.loaded_process import COMMAND
 from tests.waiting import limit
 
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
@@ -60,15 +61,7 @@ class Refuser:
             for name, value in os.environ.items()
             if not re.match(r"(DDP_|PET_|MASTER_|NNODES|NODE_RANK|NPROC|MAX_RETRIES|TORCH|COLUMNS)", name)
         }
-        done = subprocess.run(
-            [str(DDP_RUN), *shlex.split(line)],
-            cwd=self.folder,
-            env=kept | variables,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=limit(120),
-        )
+        done = COMMAND.run(DDP_RUN, *shlex.split(line), cwd=self.folder, env=kept | variables)
         return Answer(done.returncode, done.stdout, done.stderr)
 
     def __call__(self, line: str, **variables: str) -> Answer:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.loaded_process import COMMAND
 from tests.waiting import limit
 
 import ddp_run
@@ -20,10 +21,7 @@ DDP_RUN = Path(sys.executable).with_name("ddp-run")
 
 def run(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "DDP_", "COLUMNS"))}
-    return subprocess.run(
-        [str(DDP_RUN), *words], cwd=cwd, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=limit(120), check=False,
-    )  # fmt: skip
+    return COMMAND.run(DDP_RUN, *words, cwd=cwd, env=environ)
 
 
 @pytest.mark.parametrize("word", ["--version", "-V", "version"])

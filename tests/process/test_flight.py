@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -15,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.waiting import limit
+from tests.loaded_process import LoadedProcess
 
 from ddp_run.observe.collectives import last_collectives
 from ddp_run.rank import flight
@@ -47,11 +46,9 @@ REAL = """
 """
 
 
-def test_real_entries_and_the_users_line_of_them(tmp_path: Path) -> None:
+def test_real_entries_and_the_users_line_of_them(torch_process: LoadedProcess, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(textwrap.dedent(REAL.format(folder=str(tmp_path))))
-    done = subprocess.run(
-        [sys.executable, "train.py"], capture_output=True, text=True, timeout=limit(120), cwd=tmp_path
-    )
+    done = torch_process.run(tmp_path / "train.py", cwd=tmp_path)
     if done.returncode == 77:
         pytest.skip("this torch records nothing of gloo")
     assert done.returncode == 0, done.stderr
@@ -63,7 +60,7 @@ def test_real_entries_and_the_users_line_of_them(tmp_path: Path) -> None:
     assert last["gloo:0"].place == "train.py:9 in step"
 
 
-def test_other_threads_import_the_compiler_meanwhile() -> None:
+def test_other_threads_import_the_compiler_meanwhile(torch_process: LoadedProcess) -> None:
     program = """
         import sys, threading, torch
         from ddp_run.rank import flight
@@ -79,7 +76,8 @@ def test_other_threads_import_the_compiler_meanwhile() -> None:
         assert seen == [False], seen
         assert torch._inductor is sys.modules["torch._inductor"]
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=limit(120))
+    done = torch_process.run(textwrap.dedent(program))
+    assert done.returncode == 0, done.stderr
 
 
 def entry(record: int, number: int, state: str, group: str = "0", **more: object) -> dict[str, object]:

@@ -42,10 +42,12 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
 }
 ALONE = """
+import gc
 import torch
 import torch.distributed as dist
 def init(*args, **kwargs):
     dist.init_process_group(*args, store=dist.HashStore(), rank=0, world_size=1, **kwargs)
+gc.freeze()  # else the interpreter's end goes through all objects of torch
 """
 
 
@@ -133,15 +135,21 @@ class Ranks:
         return process.returncode, stdout, stderr
 
 
-@pytest.fixture
-def ranks(tmp_path: Path) -> Iterator[Ranks]:
+@contextmanager
+def ranks_in(folder: Path) -> Iterator[Ranks]:
     with (
         tempfile.TemporaryDirectory(prefix="ddp-run-test-") as short,  # socket names hold 107 bytes
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inbox,
     ):
         inbox.bind(f"{short}/events.sock")
         inbox.setblocking(False)
-        yield Ranks(tmp_path, Path(short), inbox)
+        yield Ranks(folder, Path(short), inbox)
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Iterator[Ranks]:
+    with ranks_in(tmp_path) as ranks:
+        yield ranks
 
 
 OPTIMIZERS = """
@@ -229,7 +237,7 @@ def test_a_step_within_another_one_is_not_counted(ranks: Ranks, turns: str, step
 
 
 SEEN_BY_THE_PROGRAM = """
-import importlib, inspect, json, pickle, sys, threading
+import gc, importlib, inspect, json, pickle, sys, threading
 import torch.distributed as dist
 import torch
 from torch.distributed import distributed_c10d as c10d
@@ -254,6 +262,7 @@ importlib.reload(optimizer)
 torch.optim.SGD([torch.ones(1, requires_grad=True)]).step()
 import torch.distributed as again
 print(again is dist)
+gc.freeze()  # as in ALONE
 def main():
     dist.init_process_group("gloo", init_method="nonsense://x", rank=0, world_size=1)
 main()
@@ -358,9 +367,20 @@ def test_what_the_user_asked_ddp_run_for(ranks: Ranks) -> None:
         assert f"[DDP-ERROR] torch.cuda.set_device failed: {device[0]}" in ended.stderr
 
 
-def test_a_clean_up_on_the_way_of_an_exception_is_no_phase(ranks: Ranks) -> None:
+@dataclass(frozen=True)
+class EndedInACall:
+    """A rank that cleans up on the way of an exception and on that of none, and ends in a call of torch."""
+
+    before: str
+    call_before: str
+    ended: Ended
+
+
+@pytest.fixture(scope="module")
+def ended_in_a_call(tmp_path_factory: pytest.TempPathFactory) -> EndedInACall:
     program = f"""
         {textwrap.indent(ALONE, " " * 8).strip()}
+        import os
         def raises(error):
             if error is not None:
                 raise error
@@ -375,17 +395,6 @@ def test_a_clean_up_on_the_way_of_an_exception_is_no_phase(ranks: Ranks) -> None
                 clean_up_behind(error)
             except BaseException as raised:
                 assert raised is error
-    """
-    ended = ranks.rank(program)
-    assert ended.code == 0, ended.stderr
-    phases = [message["phase"] for message in ended.named("phase")]
-    assert phases == ["init", "after-init", *["init", "after-init", "shutdown"] * 2]
-
-
-def test_the_call_that_a_rank_ended_in(ranks: Ranks) -> None:
-    program = f"""
-        {textwrap.indent(ALONE, " " * 8).strip()}
-        import os
         init("gloo")
         class Ends(torch.nn.parallel.DistributedDataParallel):
             def _build_params_for_reducer(self):
@@ -399,14 +408,26 @@ def test_the_call_that_a_rank_ended_in(ranks: Ranks) -> None:
         input()
         Ends(torch.nn.Linear(2, 2))
     """
-    process = ranks.start(program, {})
-    assert process.stdout is not None
-    before = [*takewhile("ready\n".__ne__, process.stdout)]
-    board = ranks.board(process.pid)
-    assert "not needed" in "".join(before)
-    assert board is not None
-    assert board.look().call == ""
-    ended = ranks.ended(process, "\n")
+    with ranks_in(tmp_path_factory.mktemp("ended")) as ranks:
+        process = ranks.start(program, {})
+        assert process.stdout is not None
+        before = "".join(takewhile("ready\n".__ne__, process.stdout))
+        board = ranks.board(process.pid)
+        assert board is not None
+        return EndedInACall(before, board.look().call, ranks.ended(process, "\n"))
+
+
+def test_a_clean_up_on_the_way_of_an_exception_is_no_phase(ended_in_a_call: EndedInACall) -> None:
+    phases = [message["phase"] for message in ended_in_a_call.ended.named("phase")]
+    begun = ["init", "after-init"]
+    # the clean-up on the way of none is the first and only shutdown before the last group
+    assert phases == [*begun, *[*begun, "shutdown"] * 2, *begun], ended_in_a_call.ended.stderr
+
+
+def test_the_call_that_a_rank_ended_in(ended_in_a_call: EndedInACall) -> None:
+    ended = ended_in_a_call.ended
+    assert "not needed" in ended_in_a_call.before
+    assert ended_in_a_call.call_before == ""
     assert (ended.code, ended.look and ended.look.call) == (7, "DistributedDataParallel()")
 
 
@@ -451,19 +472,42 @@ def test_a_torch_that_fails_to_import_fails_as_it_does_alone(ranks: Ranks) -> No
     assert (ended.code, ended.stdout, ended.stderr) == plain
 
 
+FORKED_AND_STUCK = f"""
+    import os, threading, time, warnings
+    def threads():
+        return set(os.listdir("/proc/self/task"))
+    def forked():
+        before = threads()
+        pid = os.fork()
+        if not pid:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        return len(before - threads())
+    def forked_twice():
+        while len(threads()) < 2: time.sleep(0.01)
+        with warnings.catch_warnings(record=True) as seen:  # Python 3.12 and newer warn of threads
+            warnings.simplefilter("always")
+            assert (forked(), forked()) == (1, 0)
+        assert not seen, seen[0]
+    forked_twice()
+    {textwrap.indent(ALONE, " " * 4).strip()}
+    forked_twice()
+    init("gloo")
+    warnings.simplefilter("ignore")
+    assert forked() == 0
+    for _ in range(3):
+        dist.all_reduce(torch.ones(5))
+    def stuck():
+        threading.Event().wait()
+    print("ready", flush=True)
+    stuck()
+"""
+
+
 def test_stacks_and_collectives_on_demand(ranks: Ranks) -> None:
-    program = f"""
-        {textwrap.indent(ALONE, " " * 8).strip()}
-        import threading
-        init("gloo")
-        for _ in range(3):
-            dist.all_reduce(torch.ones(5))
-        def stuck():
-            threading.Event().wait()
-        print("ready", flush=True)
-        stuck()
-    """
-    with ranks.standing(program) as (process, board):
+    """The program asserts that no thread of ours is there when it forks before it has a group."""
+    with ranks.standing(FORKED_AND_STUCK) as (process, board):
+        assert stack_of(board, insist=False) is not None
 
         def stuck() -> bool:
             board.ask_for_stacks()
@@ -481,37 +525,6 @@ def test_stacks_and_collectives_on_demand(ranks: Ranks) -> None:
             assert (last.name, last.number, last.sizes) == ("all_reduce", 3, ((5,),))
             assert flight[1] is None
         assert process.poll() is None
-
-
-def test_no_thread_of_ours_is_there_when_the_program_forks_before_it_has_a_group(ranks: Ranks) -> None:
-    program = f"""
-        import os, time, warnings
-        def threads():
-            return set(os.listdir("/proc/self/task"))
-        def forked():
-            before = threads()
-            pid = os.fork()
-            if not pid:
-                os._exit(0)
-            os.waitpid(pid, 0)
-            return len(before - threads())
-        def forked_twice():
-            while len(threads()) < 2: time.sleep(0.01)
-            with warnings.catch_warnings(record=True) as seen:  # Python 3.12 and newer warn of threads
-                warnings.simplefilter("always")
-                assert (forked(), forked()) == (1, 0)
-            assert not seen, seen[0]
-        forked_twice()
-        {textwrap.indent(ALONE, " " * 8).strip()}
-        forked_twice()
-        init("gloo")
-        warnings.simplefilter("ignore")
-        assert forked() == 0
-        print("ready", flush=True)
-        time.sleep(60)
-    """
-    with ranks.standing(program) as (_, board):
-        assert stack_of(board, insist=False) is not None
 
 
 @pytest.mark.parametrize("path", ["/no where/lock", 7])

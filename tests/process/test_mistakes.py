@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.waiting import limit
+from tests.loaded_process import COMMAND
 
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
 
@@ -25,6 +24,8 @@ def hook(event, arguments):
         open(sys.argv[0] and "asked-dns", "w").close()
 sys.addaudithook(hook)
 """
+_TYPED = f"{_NO_DNS}\nsys.argv[0] = {str(DDP_RUN)!r}\n{DDP_RUN.read_text()}"
+"""As it is typed, with the hook, which processes that it starts have from their sitecustomize."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,7 @@ def say(folder: Path, *words: str, **variables: str) -> Said:
     }
     environ = kept | {"PYTHONPATH": str(folder.parent / "hooks"), "HOME": str(folder), "COLUMNS": "120"} | variables
     before = sorted(folder.rglob("*"))
-    done = subprocess.run(
-        [str(DDP_RUN), *words], cwd=folder, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=limit(120), check=False,
-    )  # fmt: skip
+    done = COMMAND.run(_TYPED, *words, cwd=folder, env=environ)
     assert sorted(folder.rglob("*")) == before, "something was started, written or looked up"
     assert "Traceback" not in done.stderr
     return Said(done.returncode, done.stdout, done.stderr)

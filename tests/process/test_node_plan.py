@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.waiting import limit
+from tests.loaded_process import COMMAND
 
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
 TITLE = "facts of this node, compared with the other nodes before the start"
@@ -17,10 +17,7 @@ TITLE = "facts of this node, compared with the other nodes before the start"
 def dry_run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text("open('started', 'w')")
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-    line = [str(DDP_RUN), "--dry-run", *words, "train.py"]
-    done = subprocess.run(
-        line, cwd=folder, env=environ | variables, capture_output=True, text=True, timeout=limit(60), check=False
-    )
+    done = COMMAND.run(DDP_RUN, "--dry-run", *words, "train.py", cwd=folder, env=environ | variables)
     assert not (folder / "started").exists()
     return done
 

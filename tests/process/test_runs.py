@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.loaded_process import COMMAND
 from tests.unit.test_recorded_runs import ELSEWHERE, GONE, HERE, NOW, run_at
 from tests.waiting import limit, wait_until
 
@@ -22,10 +23,7 @@ ENVIRON = {name: value for name, value in os.environ.items() if not name.startsw
 
 
 def run(cwd: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(DDP_RUN), *words], cwd=cwd, env=ENVIRON | variables, stdin=subprocess.DEVNULL, capture_output=True,
-        text=True, timeout=limit(120),
-    )  # fmt: skip
+    return COMMAND.run(DDP_RUN, *words, cwd=cwd, env=ENVIRON | variables)
 
 
 @pytest.fixture

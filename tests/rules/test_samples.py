@@ -7,14 +7,12 @@ here.
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.waiting import limit
 
 from ddp_run.evidence.gather import gather
 from ddp_run.evidence.model import LogText
@@ -30,7 +28,6 @@ from ddp_run.tell.verdict_text import verdict_block
 
 SAMPLES = Path(__file__).parent / "samples"
 NAMES = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def verdict_of(folder: Path) -> Verdict:
@@ -43,40 +40,45 @@ def verdict_of(folder: Path) -> Verdict:
     return judge(gather(folder, events, 0))
 
 
+@cache
+def verdict(name: str) -> Verdict:
+    return verdict_of(SAMPLES / name)
+
+
 def expected(name: str) -> dict[str, Any]:
     return tomllib.loads((SAMPLES / name / "expect.toml").read_text())
 
 
 def test_confusion() -> None:
-    table = [(name, expected(name)["cause"], verdict_of(SAMPLES / name).cause) for name in NAMES]
+    table = [(name, expected(name)["cause"], verdict(name).cause) for name in NAMES]
     wrong = [f"{name}: {cause} was taken for {found}" for name, cause, found in table if cause != found]
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_verdict(name: str) -> None:
-    wanted, verdict = expected(name), verdict_of(SAMPLES / name)
-    first = verdict.first_failure
-    assert (verdict.cause, verdict.exit_code, verdict.confidence, first and first.rank) == (
+    wanted, found = expected(name), verdict(name)
+    first = found.first_failure
+    assert (found.cause, found.exit_code, found.confidence, first and first.rank) == (
         wanted["cause"],
         wanted.get("exit_code"),
         wanted["confidence"],
         wanted.get("rank"),
     )
     with_notes = ("peer-died", "store-lost", "python-exception", "hang")
-    assert verdict.notes in ((), (cut_log.NOTE,)) or wanted["cause"] in with_notes
-    for quote in verdict.evidence:
+    assert found.notes in ((), (cut_log.NOTE,)) or wanted["cause"] in with_notes
+    for quote in found.evidence:
         if (SAMPLES / name / quote.source).exists() and quote.line is not None:
             lines = (SAMPLES / name / quote.source).read_text().split("\n")
             assert lines[quote.line - 1] == quote.text
     if "evidence" in wanted:
-        assert any(wanted["evidence"] in quote.text for quote in verdict.evidence)
+        assert any(wanted["evidence"] in quote.text for quote in found.evidence)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_block_is_short(name: str) -> None:
     """What happened and where, the proof, what to do: on a screen beside what came before."""
-    block = verdict_block(verdict_of(SAMPLES / name), folder=SAMPLES / name, attempts=1, width=120)
+    block = verdict_block(verdict(name), folder=SAMPLES / name, attempts=1, width=120)
     assert len(block.splitlines()) <= 16
 
 
@@ -103,9 +105,3 @@ def words_of(name: str) -> list[str]:
 
 def test_every_cause_has_a_sample() -> None:
     assert {cause.rule.name for cause in catalogue()} == {expected(name)["cause"] for name in NAMES}
-
-
-def test_the_pages_of_the_causes_are_up_to_date() -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "gen_docs"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=limit(120))
-    assert done.returncode == 0, done.stderr

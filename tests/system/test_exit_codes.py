@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from tests.loaded_process import COMMAND
 from tests.waiting import limit, wait_until
 
-from .conftest import DDP_RUN, TRAIN, Launcher, Outcome, assert_first_failure, cases
+from .conftest import DDP_RUN, Launcher, Outcome, assert_first_failure, cases
 
+REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference.md"
 QUICK = """
 import os, signal, sys, time
 kind = sys.argv[1]
 if os.environ["RANK"] == "1":
     if kind.startswith("exit"): sys.exit(int(kind[4:]))
     if kind.startswith("os-exit"): os._exit(int(kind[7:]))
-    if kind == "raise": raise KeyError("missing")
+    if kind == "raise": raise KeyError("missing " * 40)
     if kind == "message": sys.exit("cannot go on")
     os.kill(os.getpid(), getattr(signal, kind))
 time.sleep(0 if kind == "exit0" else 600)
@@ -40,12 +44,9 @@ CASES = {
 }
 
 
-BY_DEFAULT = ("message",)
-"""`raise`, os._exit and SIGKILL are asked of jobs that the gate starts anyway: see who calls `assert_first_failure`."""
-
-
-@pytest.mark.parametrize("kind", cases(CASES, BY_DEFAULT))
+@pytest.mark.parametrize("kind", cases(CASES, ()))
 def test_the_first_failing_ranks_own_code(ddp: Launcher, kind: str) -> None:
+    """In the gate, a message, an exception, os._exit and SIGKILL: see who calls `assert_first_failure`."""
     outcome = ddp("--nproc-per-node", 2, ddp.script(QUICK), kind)
     if kind != "exit0":
         assert_first_failure(outcome, CASES[kind], 1)
@@ -176,10 +177,25 @@ def test_an_exception_is_not_retried(raised: Outcome) -> None:
     assert (raised.verdict["cause"], raised.verdict["attempts"]) == ("python-exception", 1)
 
 
+def test_without_a_terminal_the_first_line_stays_one(raised: Outcome) -> None:
+    assert "missing " * 15 in raised.stderr.partition("error[")[2].partition("\n")[0]
+
+
 def test_explain_gives_the_same_answer_again(raised: Outcome) -> None:
-    words = [str(DDP_RUN), "explain", "--json", str(raised.folder)]
-    explained = subprocess.run(words, capture_output=True, text=True, timeout=limit(120), check=True)
+    explained = COMMAND.run(DDP_RUN, "explain", "--json", str(raised.folder))
     assert json.loads(explained.stdout) == raised.verdict
+
+
+def test_the_folder_of_a_run_is_as_the_reference_lists_it(raised: Outcome) -> None:
+    listing = REFERENCE.read_text().partition("## The files of a run\n")[2].split("```")[1]
+    assert raised.folder is not None
+    assert re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}", raised.folder.name)
+    assert (raised.folder.parent / "latest").is_symlink()
+    within = [path.relative_to(raised.folder) for path in raised.folder.rglob("*")]
+    found = {path.name for path in within if "rank_" not in str(path) or "rank_1" in str(path)}
+    listed = set(re.findall(r"\w+\.(?:jsonl|json|log|txt)\b|attempt_0|rank_1", listing.replace("rank_3", "rank_1")))
+    # A job on one node, without NCCL, that never stood still.
+    assert listed - {"nccl.log", "flight.json", "ras.txt", "stderr_end.log"} == found
 
 
 # Rank 1 ends with 0 although its program failed; rank 0 does not need it, and ends when ddp-run knows of that. Rank 1
@@ -211,8 +227,31 @@ def test_all_ranks_that_exit_with_0_are_a_success_whatever_their_programs_said(d
     assert outcome.verdict["notes"] == [said]
 
 
+# Rank 0 is in no need of torch to raise what gloo raises when rank 1 has left, after two steps of an optimizer.
+LEAVES_EARLY = """
+import os, sys, time
+if os.environ["RANK"] == "1":
+    import torch
+    weight = torch.ones(1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for step in range(2):
+        weight.square().sum().backward()
+        optimizer.step()
+    open("part", "w").write(str(os.getpid()))
+    os.rename("part", "leaves")
+    while not os.path.exists("watched"): time.sleep(0.01)
+    os._exit(0)
+while not os.path.exists("leaves"): time.sleep(0.01)
+pid = open("leaves").read()
+open("watched", "w").close()
+while os.path.exists(f"/proc/{pid}"): time.sleep(0.01)
+raise RuntimeError("[gloo/transport/tcp/pair.cc:525] Connection closed by peer [127.0.0.1]:41234")
+"""
+
+
 def test_an_early_leaver_makes_the_job_fail_with_1(ddp: Launcher) -> None:
-    outcome = ddp("--nproc-per-node", 2, TRAIN, "--fault", "early-leave", "--step-s", 0.5)
+    """With gloo between the ranks: test_the_cause_and_not_its_victims_in_a_training."""
+    outcome = ddp("--nproc-per-node", 2, ddp.script(LEAVES_EARLY))
     assert outcome.code == 1
     assert (outcome.verdict["phase"], outcome.verdict["step"]) == ("training", 2)
     assert outcome.verdict["first_failure"]["rank"] == 1

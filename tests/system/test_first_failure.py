@@ -14,7 +14,7 @@ import pytest
 
 from tests.waiting import wait_until
 
-from .conftest import TRAIN, Launcher, cases
+from .conftest import TRAIN, Launcher, Outcome, cases
 
 REPEAT = range(int(os.environ.get("DDP_RUN_REPEAT", "1")))
 
@@ -52,22 +52,37 @@ def test_four_ranks_that_die_within_milliseconds(ddp: Launcher, _repeat: int) ->
     assert outcome.code == 7
 
 
-@pytest.mark.parametrize("_repeat", REPEAT)
-@pytest.mark.parametrize(
-    "fault,code,loop",
-    [
-        ("slow-death", 1, "--by-hand"),
-        pytest.param("slow-death", 1, "--ddp", marks=pytest.mark.slow_system),
-        pytest.param("early-leave", 1, "--ddp", marks=pytest.mark.slow_system),
-        pytest.param("os-exit7", 7, "--ddp", marks=pytest.mark.slow_system),
-        pytest.param("raise", 1, "--ddp", marks=pytest.mark.slow_system),
-    ],
-)
-def test_the_cause_and_not_its_victims(ddp: Launcher, fault: str, code: int, loop: str, _repeat: int) -> None:
-    outcome = ddp("--nproc-per-node", 3, TRAIN, loop, "--fault", fault, "--rank", 2)
+# Rank 2 lets go of the others and raises, and takes its time to end. They raise what gloo raises then, and end first.
+SLOW_DEATH = """
+import atexit, os, time
+if os.environ["RANK"] == "2":
+    while not (os.path.exists("0") and os.path.exists("1")): time.sleep(0.01)
+    open("let go", "w").close()
+    atexit.register(time.sleep, 1.5)
+    raise ValueError("fault with slow teardown")
+open(os.environ["RANK"], "w").close()
+while not os.path.exists("let go"): time.sleep(0.001)
+raise RuntimeError("[gloo/transport/tcp/pair.cc:525] Connection closed by peer [127.0.0.1]:41234")
+"""
+
+
+def assert_victims(outcome: Outcome, code: int) -> None:
+    """Rank 2 failed, and the others of that."""
     assert outcome.verdict["first_failure"]["rank"] == 2, outcome.events
     assert {each["rank"] for each in outcome.verdict["collateral"]} == {0, 1}
     assert outcome.code == code
+
+
+@pytest.mark.parametrize("_repeat", REPEAT)
+def test_the_cause_and_not_its_victims(ddp: Launcher, _repeat: int) -> None:
+    assert_victims(ddp("--nproc-per-node", 3, ddp.script(SLOW_DEATH)), 1)
+
+
+@pytest.mark.slow_system
+@pytest.mark.parametrize("_repeat", REPEAT)
+@pytest.mark.parametrize("fault,code", [("slow-death", 1), ("early-leave", 1), ("os-exit7", 7), ("raise", 1)])
+def test_the_cause_and_not_its_victims_in_a_training(ddp: Launcher, fault: str, code: int, _repeat: int) -> None:
+    assert_victims(ddp("--nproc-per-node", 3, TRAIN, "--fault", fault, "--rank", 2), code)
 
 
 # Rank 1 fails and stays; rank 0 waits for it, as in a collective.

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -268,16 +269,6 @@ def test_nvml_that_never_answers(ddp: Launcher, machine: Machine, function: str)
     assert not probes(running)
 
 
-def test_the_asking_process_ends_with_ddp_run(ddp: Launcher, machine: Machine) -> None:
-    machine.say("hang memory")
-    running = ddp.start("--nproc-per-node", 1, ddp.script(WAITS), env=machine.environ)
-    running.wait_for("RankStarted")
-    (probe,) = wait_until(lambda: probes(running), "the process that asks")
-    running.signal(signal.SIGKILL)
-    running.process.wait(limit(60))
-    wait_until(lambda: not Path(f"/proc/{probe}").exists(), "its end")
-
-
 @pytest.mark.slow_system
 def test_a_stall_says_how_busy_the_gpus_are(ddp: Launcher, machine: Machine) -> None:
     running = ddp.start("--nproc-per-node", 3, STALL, "--kind", "lock", env=machine.environ)
@@ -300,6 +291,29 @@ def watch(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[GpuWatc
     yield started
     started.process.end()
     os.waitpid(started.process.pid, 0)
+
+
+ASKS = """
+import time
+from ddp_run.observe.gpus import GpuWatch
+watch = GpuWatch.start()
+watch.ask(time.monotonic_ns())
+print(watch.process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_the_asking_process_ends_with_ddp_run(machine: Machine) -> None:
+    """From within a call that never returns. A program that starts it as ddp-run does stands for ddp-run."""
+    machine.say("hang memory")
+    words = [sys.executable, "-c", ASKS]
+    with subprocess.Popen(words, env={**os.environ, **machine.environ}, stdout=subprocess.PIPE, text=True) as asks:
+        assert asks.stdout is not None
+        probe = int(asks.stdout.readline())
+        maps = Path(f"/proc/{probe}/maps")
+        wait_until(lambda: "libnvidia-ml" in maps.read_text(), "the library in which it hangs")
+        asks.kill()
+    wait_until(lambda: not Path(f"/proc/{probe}").exists(), "its end")
 
 
 def now() -> MonotonicNs:

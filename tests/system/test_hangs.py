@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -103,7 +104,6 @@ TOLD = (
     "suspended",
 )
 """They go on when the test has seen what is said of them; the others after a time."""
-BY_DEFAULT = ("branch",)
 
 
 def start(kind: str, *words: str, options: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -112,9 +112,7 @@ def start(kind: str, *words: str, options: tuple[str, ...] = ()) -> tuple[str, .
 
 
 def _gloo_is_recorded() -> bool:
-    from torch._C import _distributed_c10d
-
-    return hasattr(_distributed_c10d, "_dump_fr_trace_json")
+    return not version("torch").startswith(("2.4.", "2.5."))
 
 
 def names_its_threads() -> bool:
@@ -127,7 +125,8 @@ def _line(kind: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# {kind}"))
 
 
-@pytest.mark.parametrize("kind", cases(HANGS, BY_DEFAULT))
+@pytest.mark.slow_system
+@pytest.mark.parametrize("kind", HANGS)
 def test_hang(ddp: Launcher, kind: str) -> None:
     wanted = (HANGS if _gloo_is_recorded() else WITHOUT_A_RECORDER)[kind]
     outcome = ddp(*start(kind, options=("--hang-timeout", "5")))
@@ -135,6 +134,11 @@ def test_hang(ddp: Launcher, kind: str) -> None:
         assert (outcome.code, outcome.verdict["cause"]) == (128 + signal.SIGABRT, wanted.cause)
         return
     assert_told(outcome, kind, wanted)
+
+
+def test_hang_of_a_training_by_hand(ddp: Launcher) -> None:
+    wanted = (HANGS if _gloo_is_recorded() else WITHOUT_A_RECORDER)["branch"]
+    assert_told(ddp(*start("branch", "--by-hand", options=("--hang-timeout", "5"))), "branch", wanted)
 
 
 def assert_told(outcome: Outcome, kind: str, wanted: Hang) -> None:
@@ -156,7 +160,7 @@ def assert_told(outcome: Outcome, kind: str, wanted: Hang) -> None:
         assert any(f'stall.py", line {_line(kind)} in' in quote["text"] for quote in verdict["evidence"])
 
 
-@pytest.mark.parametrize("kind", cases(SLOW, BY_DEFAULT))
+@pytest.mark.parametrize("kind", cases(SLOW, ()))
 def test_what_only_takes_long(ddp: Launcher, kind: str) -> None:
     said = SLOW[kind]
     outcome = _gone_on(ddp, kind)

@@ -11,7 +11,7 @@ import pytest
 from tests.ports import unused_port
 from tests.waiting import limit
 
-from .conftest import Launcher, Outcome, by_rank, cases
+from .conftest import Launcher, Outcome, assert_first_failure, by_rank, cases
 
 SHOW = """
 import json, os, sys
@@ -77,6 +77,12 @@ def test_a_variable_that_the_user_set_is_never_changed(plain: Outcome) -> None:
     assert {name: env[name] for name in MINE} == MINE
 
 
+def test_without_a_terminal_ranks_are_told_of_none(plain: Outcome) -> None:
+    env = shown(plain.folder)["env"]
+    assert isinstance(env, dict)
+    assert not {"TTY_COMPATIBLE", "TTY_INTERACTIVE"} & env.keys()
+
+
 def test_folders_are_the_users_alone(plain: Outcome) -> None:
     assert plain.folder is not None
     assert os.stat(plain.folder).st_mode & 0o077 == 0
@@ -136,14 +142,12 @@ def test_closed_descriptors(ddp: Launcher, closed: str) -> None:
 def test_pet_variables_work_as_under_torchrun(ddp: Launcher) -> None:
     ddp.script(SHOW)
     environ = {"PET_NPROC_PER_NODE": "2", "PET_MODULE": "1", "PYTHONPATH": str(ddp.cwd)}
-    outcome = ddp("program", "--lr", "1e-3", env=environ)
-    assert outcome.code == 0, outcome.stderr
+    outcome = ddp("--console", "failed", "program", "--lr", "1e-3", env=environ)
+    assert (outcome.code, outcome.stdout) == (0, ""), "no rank failed, so none is shown"
     assert_shown(outcome, ["--lr", "1e-3"])
     env = shown(outcome.folder, 1)["env"]
     assert isinstance(env, dict)
     assert env["PET_MODULE"] == "1", "ranks see the user's value"
-    outcome = ddp("sh", "-c", "echo $PET_NO_PYTHON", env={"PET_NO_PYTHON": "1"})
-    assert (outcome.code, outcome.stdout) == (0, "[rank0]: 1\n"), outcome.stderr
 
 
 @pytest.mark.slow_system
@@ -169,32 +173,18 @@ def test_a_run_of_two_agents_on_one_host(ddp: Launcher) -> None:
     assert env["WORLD_SIZE"] == "2"
 
 
-def test_bytes_of_a_rank_are_kept_as_they_are(ddp: Launcher) -> None:
-    program = ddp.script(
-        "import sys\nout = sys.stdout.buffer\n"
-        "out.write(b'\\xff\\xfe\\x00 bad \\r bar \\x1b[2J\\n'); out.write(b'x' * 5_000_000 + b'\\n')\n"
-        "for i in range(50): out.write(b'y' * 999_999 + b'\\n')\n"
-        "out.write(b'no newline at the end')"
-    )
-    outcome = ddp("--console", "failed", program)
-    assert (outcome.code, outcome.stdout) == (0, ""), "no rank failed, so none is shown"
-    assert outcome.folder is not None
-    written = (outcome.folder / "attempt_0/rank_0/stdout.log").read_bytes()
-    expected = b"\xff\xfe\x00 bad \r bar \x1b[2J\n" + b"x" * 5_000_000 + b"\n" + (b"y" * 999_999 + b"\n") * 50
-    assert written == expected + b"no newline at the end"
-
-
 def test_a_closed_console_does_not_end_the_run(ddp: Launcher) -> None:
+    """Its ranks have no Python, as a variable says; they see the user's value."""
     import subprocess
 
     from .conftest import DDP_RUN
 
-    program = ddp.script("for i in range(100000): print(i)\nopen('finished', 'w').close()")
+    program = "echo $PET_NO_PYTHON; seq 100000; touch finished"
     shell = subprocess.run(
-        ["bash", "-c", f"{DDP_RUN} {program} | head -n 1; exit ${{PIPESTATUS[0]}}"],
-        cwd=ddp.cwd, env=ddp.environ({}), capture_output=True, text=True, timeout=limit(120),
+        ["bash", "-c", f"{DDP_RUN} sh -c '{program}' | head -n 1; exit ${{PIPESTATUS[0]}}"],
+        cwd=ddp.cwd, env=ddp.environ({"PET_NO_PYTHON": "1"}), capture_output=True, text=True, timeout=limit(120),
     )  # fmt: skip
-    assert shell.stdout == "[rank0]: 0\n"
+    assert shell.stdout == "[rank0]: 1\n"
     assert shell.returncode == 0, shell.stderr
     assert (ddp.cwd / "finished").exists()
 
@@ -221,18 +211,40 @@ def test_the_version(ddp: Launcher) -> None:
     assert outcome.stdout.startswith("ddp-run ")
 
 
-def test_the_console_shows_ranks_that_failed(ddp: Launcher) -> None:
-    program = (
-        "import os, sys, time\n"
-        "print('out of', os.environ['RANK']); print('err of', os.environ['RANK'], file=sys.stderr)\n"
-        "open('ready' + os.environ['RANK'], 'w').close()\n"
-        "while os.environ['RANK'] == '0' or not os.path.exists('ready0'): time.sleep(0.02)\n"
-        "sys.exit(3)\n"
-    )
-    outcome = ddp("--console", "failed", "--nproc-per-node", 2, ddp.script(program))
-    assert outcome.code == 3
-    assert outcome.stdout == "[rank1]: out of 1\n"
-    assert outcome.stderr.startswith("[rank1]: err of 1\nerror[")
+# Rank 0 writes what is no text, and much of it; then rank 1 fails.
+ODD_BYTES = """
+import os, sys, time
+if os.environ["RANK"] == "0":
+    out = sys.stdout.buffer
+    out.write(b"\\xff\\xfe\\x00 bad \\r bar \\x1b[2J\\n"); out.write(b"x" * 5_000_000 + b"\\n")
+    for i in range(50): out.write(b"y" * 999_999 + b"\\n")
+    out.write(b"no newline at the end")
+    out.flush()
+    open("written", "w").close()
+    time.sleep(600)
+print("out of 1"); print("err of 1", file=sys.stderr)
+while not os.path.exists("written"): time.sleep(0.02)
+sys.exit("cannot go on")
+"""
+
+
+@pytest.fixture(scope="module")
+def one_failed(shared_ddp: Launcher) -> Outcome:
+    words = ("--console", "failed", "--nproc-per-node", 2)
+    return shared_ddp(*words, shared_ddp.script(ODD_BYTES, "odd_bytes.py"))
+
+
+def test_the_console_shows_ranks_that_failed(one_failed: Outcome) -> None:
+    assert_first_failure(one_failed, 1, 1)
+    assert one_failed.stdout == "[rank1]: out of 1\n"
+    assert one_failed.stderr.startswith("[rank1]: err of 1\n[rank1]: cannot go on\nerror[")
+
+
+def test_bytes_of_a_rank_are_kept_as_they_are(one_failed: Outcome) -> None:
+    assert one_failed.folder is not None
+    written = (one_failed.folder / "attempt_0/rank_0/stdout.log").read_bytes()
+    expected = b"\xff\xfe\x00 bad \r bar \x1b[2J\n" + b"x" * 5_000_000 + b"\n" + (b"y" * 999_999 + b"\n") * 50
+    assert written == expected + b"no newline at the end"
 
 
 def test_an_elastic_job_takes_in_a_second_node(ddp: Launcher) -> None:

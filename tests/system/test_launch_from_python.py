@@ -19,7 +19,7 @@ import pytest
 import ddp_run
 from tests.waiting import limit, wait_until
 
-from .conftest import DDP_RUN, TRAIN, Launcher, carriers, cases
+from .conftest import DDP_RUN, Launcher, by_rank, carriers, cases
 
 STAYS = "import time\nprint('ready', flush=True)\ntime.sleep(300)\n"
 CALLER = """
@@ -37,24 +37,25 @@ ON_TERM = {
 }
 
 
-def test_a_training_from_a_thread_with_other_streams(ddp: Launcher) -> None:
+def test_a_job_from_a_thread_with_other_streams(ddp: Launcher) -> None:
     """As in a notebook, where sys.stdout has no descriptor, and in submitit's workers."""
+    script = ddp.script("import os, sys\nprint(sys.argv[1:])\nprint(os.environ['MARK'], file=sys.stderr)\n")
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err), ThreadPoolExecutor(1) as threads:
         job = threads.submit(
             ddp_run.launch,
-            TRAIN,
-            ["--by-hand", "--steps", 2],
+            script,
+            ["--steps", 2],
             nproc_per_node=2,
             cwd=ddp.cwd,
-            env=ddp.environ({"DDP_DEBUG": "1"}),
+            env=ddp.environ({"MARK": "marked"}),
         )
         result = job.result(limit(240))
     assert (result.ok, result.exit_code, result.outcome, result.attempts) == (True, 0, "succeeded", 1), err.getvalue()
     assert result.folder.parent == ddp.cwd / "ddp-run-logs"
     assert json.loads((result.folder / "verdict.json").read_text())["outcome"] == "succeeded"
-    assert "[rank0" in out.getvalue()
-    assert "[DDP-DEBUG]" in err.getvalue()
+    assert by_rank(out.getvalue()) == {rank: ["['--steps', '2']"] for rank in (0, 1)}
+    assert by_rank(err.getvalue()) == {rank: ["marked"] for rank in (0, 1)}
     result.raise_for_failure()
     assert carriers(result.folder.name) == []
 

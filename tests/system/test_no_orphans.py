@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +28,11 @@ if sys.argv[1] == "raise" and os.environ["RANK"] == "1": raise ValueError("fault
 if sys.argv[1] == "end":
     subprocess.Popen([sys.executable, "-c", HEADLESS], stdout=subprocess.PIPE).stdout.readline()
     sys.exit(0)
+number = 0
+while sys.argv[1] == "count":
+    print(number, flush=True)
+    number += 1
+    time.sleep(0.001)
 time.sleep(300)
 """.replace("HEADLESS", repr(HEADLESS))
 
@@ -47,28 +53,80 @@ def assert_journal_is_readable(running: Running) -> None:
         assert json.loads(line)["event"]
 
 
-@pytest.mark.parametrize("whom", ["supervisor", "agent", "rank"])
-def test_ranks_and_their_children_end_with_whoever_is_killed(ddp: Launcher, whom: str) -> None:
-    running = ddp.start("--nproc-per-node", 2, "--shutdown-timeout", 2, ddp.script(CHILDREN), "stay")
+def wait_for_children(running: Running) -> None:
     running.wait_for_text("ready", 2)
     assert running.folder is not None
     run_id = running.folder.name
     wait_until(lambda: len([each for each in carriers(run_id) if "sleep" in each]) == 4, "four children")
+
+
+@pytest.mark.parametrize("whom", ["agent", "rank"])
+def test_ranks_and_their_children_end_with_whoever_is_killed(ddp: Launcher, whom: str) -> None:
+    running = ddp.start("--nproc-per-node", 2, "--shutdown-timeout", 2, ddp.script(CHILDREN), "stay")
+    wait_for_children(running)
     kill(running, whom)
     running.assert_nothing_left()
     outcome = running.wait()
-    assert outcome.code == {"supervisor": -9, "agent": 75, "rank": 137}[whom]
+    assert outcome.code == {"agent": 75, "rank": 137}[whom]
     assert_journal_is_readable(running)
+
+
+# bash starts it in the process that then becomes ddp-run, so it is ddp-run's child.
+BACKGROUND = 'sleep 300 & echo $! > background; exec "$@"'
+
+
+@pytest.fixture(scope="module")
+def killed(shared_ddp: Launcher) -> Iterator[Running]:
+    """A job whose ddp-run was killed while its ranks wrote, and of which nothing is left; in a script."""
+    words = ("--nproc-per-node", 2, "--shutdown-timeout", 2, shared_ddp.script(CHILDREN), "count")
+    running = shared_ddp.start(*words, within=("bash", "-c", BACKGROUND, "script"))
+    wait_for_children(running)
+    running.wait_for_text("\n50\n", 2)
+    kill(running, "supervisor")
+    running.process.wait(limit(60))
+    running.assert_nothing_left()
+    yield running
+    os.kill(int((running.cwd / "background").read_text()), signal.SIGKILL)
+
+
+def test_ranks_and_their_children_end_with_ddp_run(killed: Running) -> None:
+    assert killed.process.returncode == -signal.SIGKILL
+    assert_journal_is_readable(killed)
+
+
+def test_files_of_a_killed_supervisor_hold_everything(killed: Running) -> None:
+    assert killed.folder is not None
+    for rank in (0, 1):
+        ready, *lines = (killed.folder / f"attempt_0/rank_{rank}/stdout.log").read_text().splitlines()
+        assert ready == "ready"
+        assert lines == [str(i) for i in range(len(lines))], "an unbroken count"
+
+
+def test_what_a_script_put_into_the_background_is_let_be(killed: Running) -> None:
+    """The keeper ended the job alone. Where it ends by itself: below."""
+    background = int((killed.cwd / "background").read_text())
+    assert Path(f"/proc/{background}/cmdline").read_bytes().startswith(b"sleep")
+
+
+@pytest.mark.slow_system
+def test_what_a_script_put_into_the_background_is_let_be_at_the_end(ddp: Launcher) -> None:
+    outcome = ddp("--nproc-per-node", 2, ddp.script(CHILDREN), "end", within=("bash", "-c", BACKGROUND, "script"))
+    background = int((ddp.started[0].cwd / "background").read_text())
+    try:
+        assert outcome.code == 0
+        assert Path(f"/proc/{background}/cmdline").read_bytes().startswith(b"sleep")
+    finally:
+        os.kill(background, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("whom", cases(("supervisor", "agent", "rank"), ("supervisor",)))
 def test_data_loader_workers_end_too(ddp: Launcher, whom: str) -> None:
     words = (TRAIN, "--by-hand", "--workers", 2, "--steps", 10000, "--step-s", 0.05)
-    running = ddp.start("--nproc-per-node", 2, "--shutdown-timeout", 2, *words)
-    running.wait_for_text("step 2", 2)
+    running = ddp.start("--shutdown-timeout", 2, *words)
+    running.wait_for_text("step 2")
     assert running.folder is not None
     run_id = running.folder.name
-    wait_until(lambda: len(carriers(run_id)) >= 7, "the agent, two ranks, two workers each")
+    wait_until(lambda: len(carriers(run_id)) >= 4, "the agent, a rank and its two workers")
     kill(running, whom)
     running.assert_nothing_left()
     running.wait()
@@ -127,8 +185,9 @@ def test_the_agent_killed_while_it_starts(ddp: Launcher) -> None:
     running.assert_nothing_left()
 
 
-@pytest.mark.parametrize("ending,code", [("raise", 1), ("end", 0)])
+@pytest.mark.parametrize("ending,code", [pytest.param("raise", 1, marks=pytest.mark.slow_system), ("end", 0)])
 def test_children_of_ranks_that_ended_by_themselves_are_ended(ddp: Launcher, ending: str, code: int) -> None:
+    """Of a rank that raised, in the gate: test_secrets.py."""
     outcome = ddp("--nproc-per-node", 2, "--shutdown-timeout", 2, ddp.script(CHILDREN), ending)
     assert outcome.code == code
     ended = [event for event in outcome.named("SignalSent") if event["target"] in ("leftovers", "job")]
@@ -144,18 +203,6 @@ def test_the_supervisor_killed_while_the_job_winds_down(ddp: Launcher) -> None:
     kill(running, "supervisor")
     running.process.wait(limit(60))
     running.assert_nothing_left()
-
-
-def test_files_of_a_killed_supervisor_hold_everything(ddp: Launcher) -> None:
-    program = ddp.script("import time\nfor i in range(10**6):\n    print(i, flush=True)\n    time.sleep(0.001)")
-    running = ddp.start(program)
-    running.wait_for_text("\n50\n")
-    kill(running, "supervisor")
-    running.process.wait(limit(60))
-    running.assert_nothing_left()
-    assert running.folder is not None
-    lines = (running.folder / "attempt_0/rank_0/stdout.log").read_text().splitlines()
-    assert lines == [str(i) for i in range(len(lines))], "an unbroken count"
 
 
 LAST_LINE = """
@@ -185,24 +232,3 @@ def test_what_a_shell_put_below_ddp_run_reads_its_last_line(ddp: Launcher, reade
     assert (ddp.cwd / "err.log").read_text() == done.stderr
     (events,) = ddp.cwd.glob("ddp-run-logs/2*/events.jsonl")
     assert '"leftovers"' not in events.read_text()
-
-
-@pytest.mark.parametrize("how", ["stay", pytest.param("end", marks=pytest.mark.slow_system)])
-def test_what_a_script_put_into_the_background_is_let_be(ddp: Launcher, how: str) -> None:
-    """Also where ddp-run is killed: its keeper ends the job alone."""
-    line = f"sleep 300 & echo $!; exec {DDP_RUN} --nproc-per-node 2 {ddp.script(CHILDREN)} {how}"
-    with subprocess.Popen(
-        ["bash", "-c", line], cwd=ddp.cwd, env=ddp.environ({}), stdout=subprocess.PIPE, text=True
-    ) as launcher:
-        assert launcher.stdout is not None
-        background = int(launcher.stdout.readline())
-        try:
-            assert "ready" in launcher.stdout.readline()
-            run_id = (ddp.cwd / "ddp-run-logs" / "latest").resolve().name
-            if how == "stay":
-                launcher.kill()
-            assert launcher.wait(limit(120)) == (-signal.SIGKILL if how == "stay" else 0)
-            wait_until(lambda: not carriers(run_id), "the end of the job")
-            assert Path(f"/proc/{background}/cmdline").read_bytes().startswith(b"sleep")
-        finally:
-            os.kill(background, signal.SIGKILL)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import stat
-import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.loaded_process import COMMAND
 
 from .conftest import DDP_RUN, Launcher, cases
 
@@ -20,7 +21,7 @@ def mode(path: Path) -> int:
 def named(command: str, cwd: Path, temporary: Path) -> list[str]:
     """The runs that a command names which looks where a launch from there puts its own."""
     environ = {**os.environ, "TMPDIR": str(temporary)}
-    done = subprocess.run([str(DDP_RUN), command], cwd=cwd, env=environ, capture_output=True, text=True, check=False)
+    done = COMMAND.run(DDP_RUN, command, cwd=cwd, env=environ)
     return re.findall(r"\d{8}-\d{6}-[0-9a-f]{4}", done.stdout)
 
 

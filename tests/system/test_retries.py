@@ -43,19 +43,20 @@ while not os.path.exists(forged): time.sleep(0.01)
 
 def test_a_retry_cures_what_it_can_and_keeps_every_attempt(ddp: Launcher) -> None:
     """What is said in another rank's name counts for nothing."""
-    outcome = ddp("--nproc-per-node", 2, "--max-retries", 3, ddp.script(FORGER + FLAKY), ddp.cwd / "count", 2)
+    outcome = ddp("--nproc-per-node", 2, "--max-retries", 3, ddp.script(FORGER + FLAKY), ddp.cwd / "count", 1)
     assert outcome.code == 0, outcome.stderr
     assert outcome.named("RankFailed") == []
-    assert sum("ignored a message from process" in event["text"] for event in outcome.named("Noted")) == 3, (
+    assert sum("ignored a message from process" in event["text"] for event in outcome.named("Noted")) == 2, (
         "once an attempt"
     )
-    assert [event["exit_code"] for event in outcome.named("AttemptEnded")] == [137, 137, 0]
-    assert outcome.verdict["attempts"] == 3
+    assert [event["exit_code"] for event in outcome.named("AttemptEnded")] == [137, 0]
+    assert outcome.verdict["attempts"] == 2
     assert outcome.folder is not None
-    assert sorted(path.name for path in outcome.folder.glob("attempt_*")) == ["attempt_0", "attempt_1", "attempt_2"]
-    text = (outcome.folder / "attempt_1/rank_0/stdout.log").read_text()
-    assert text.endswith("attempt 1\n")
-    assert outcome.stderr.count("retrying in") == 2
+    assert sorted(path.name for path in outcome.folder.glob("attempt_*")) == ["attempt_0", "attempt_1"]
+    for attempt in (0, 1):
+        text = (outcome.folder / f"attempt_{attempt}/rank_0/stdout.log").read_text()
+        assert text.endswith(f"attempt {attempt}\n")
+    assert outcome.stderr.count("retrying in") == 1
 
 
 @pytest.mark.slow_system

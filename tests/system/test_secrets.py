@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import tarfile
 from pathlib import Path
 from typing import IO, cast
 
 import pytest
 
+from tests.loaded_process import COMMAND
 from tests.planted_secrets import AS_WORDS, BY_FORM, IN_TEXT, KEY_LINES, PRIVATE_KEY
-from tests.waiting import limit
 
 from .conftest import DDP_RUN, Launcher, cases
 
@@ -26,9 +25,9 @@ if os.environ["RANK"] == "1":
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)", *sys.argv[2:]], start_new_session=True)
     if lines[0] == "exit":
         sys.exit(3)
-    raise ValueError(lines[1] + "\\n" + "\\n".join(lines))
+    raise ValueError(lines[1] + "\\n" + "\\n".join(lines)) if "IN THE CODE" else None
 time.sleep(300)
-"""
+""".replace("IN THE CODE", BY_FORM["Hugging Face"])
 
 
 def planted() -> tuple[list[str], list[str], list[str]]:
@@ -63,20 +62,19 @@ def test_secrets_stay_out_of_ddp_runs_own_files(ddp: Launcher, tmp_path: Path, k
     theirs = (outcome.folder / "attempt_0" / "rank_1" / "stderr.log").read_text()
     assert all(line in theirs for line in lines), "the ranks' own files are untouched"
     assert found(secrets, outcome.stderr) == []
+    assert kind == "exit" or "raise ValueError(lines[1]" in outcome.stderr, "the block quotes the user's line"
     for name in ("plan.json", "events.jsonl", "verdict.json"):
         assert found(secrets, (outcome.folder / name).read_text()) == [], name
     assert "left behind" in (outcome.folder / "events.jsonl").read_text()
 
     def shown(*command: object, given: str = "") -> str:
-        done = subprocess.run(
-            [DDP_RUN, *map(str, command)],
-            cwd=tmp_path, env=ddp.environ(env), input=given, capture_output=True, text=True, timeout=limit(120),
-        )  # fmt: skip
+        done = COMMAND.run(DDP_RUN, *map(str, command), given=given, cwd=tmp_path, env=ddp.environ(env))
         return done.stdout + done.stderr
 
-    assert "password=[redacted]" in shown("--dry-run", "--nproc-per-node", 2, *rendezvous, *program)
+    planned = shown("--dry-run", "--nproc-per-node", 2, *rendezvous, *program)
+    assert "password=[redacted]" in planned
     for text in (
-        shown("--dry-run", "--nproc-per-node", 2, *rendezvous, *program),
+        planned,
         shown("--nproc-per-node", 2, "--no-such-option", *program),
         shown("--nproc-per-node", 2, "no-such-script.py", *program[1:]),
         shown("explain", outcome.folder),
@@ -102,12 +100,3 @@ def unpacked(archive: Path) -> dict[str, str]:
     packed = (b"\x1f\x8b", b"PK", b"BZh", b"\xfd7zXZ", b"(\xb5/\xfd")
     assert [name for name, data in kept.items() if data.startswith(packed)] == []
     return {name: data.decode() for name, data in kept.items()}
-
-
-def test_a_line_of_code_that_holds_a_secret(ddp: Launcher) -> None:
-    """The block quotes the user's line."""
-    secret = BY_FORM["Hugging Face"]
-    program = ddp.script(f'raise ValueError("x") if "{secret}" else None\n')
-    outcome = ddp("--nproc-per-node", 1, "--console", "none", program)
-    assert "raise ValueError" in outcome.stderr
-    assert secret not in outcome.stderr

@@ -37,16 +37,20 @@ def texts(folder: Path | None) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "signum,ends,code",
+    "signum,ends,code,before",
     [
-        (signal.SIGTERM, "85", 85),
-        (signal.SIGINT, "0", 130),
-        pytest.param(signal.SIGTERM, "0", 143, marks=pytest.mark.slow_system),
-        pytest.param(signal.SIGHUP, "0", 129, marks=pytest.mark.slow_system),
+        (signal.SIGTERM, "85", 85, signal.SIG_DFL),
+        (signal.SIGINT, "0", 130, signal.SIG_IGN),
+        pytest.param(signal.SIGINT, "0", 130, signal.SIG_DFL, marks=pytest.mark.slow_system),
+        pytest.param(signal.SIGTERM, "0", 143, signal.SIG_IGN, marks=pytest.mark.slow_system),
+        pytest.param(signal.SIGHUP, "0", 129, signal.SIG_DFL, marks=pytest.mark.slow_system),
     ],
 )
-def test_a_stop_signal_reaches_each_rank_once(ddp: Launcher, signum: signal.Signals, ends: str, code: int) -> None:
-    with disposition(signum, signal.SIG_DFL):
+def test_a_stop_signal_reaches_each_rank_once(
+    ddp: Launcher, signum: signal.Signals, ends: str, code: int, before: signal.Handlers
+) -> None:
+    """Also one that was ignored: a shell script ignores INT and QUIT in what it starts with `&`."""
+    with disposition(signum, before):
         running = ddp.start("--nproc-per-node", 2, ddp.script(LISTEN), ends)
     running.wait_for_text("listening", 2)
     running.signal(signum)
@@ -148,15 +152,11 @@ def test_ctrl_z_stops_the_whole_job_fg_continues_it_and_ranks_that_stay_are_kill
     assert [event["code"] for event in outcome.named("RankExited")] == [-signal.SIGKILL] * 2
 
 
-@pytest.mark.parametrize(
-    "signum",
-    [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.slow_system) for each in (signal.SIGTERM, signal.SIGQUIT))],
-)
-def test_a_stop_signal_that_was_ignored_is_taken(ddp: Launcher, signum: signal.Signals) -> None:
-    """A shell script ignores INT and QUIT in what it starts with `&`."""
-    with disposition(signum, signal.SIG_IGN):
+@pytest.mark.slow_system
+def test_a_quit_that_was_ignored_is_taken(ddp: Launcher) -> None:
+    with disposition(signal.SIGQUIT, signal.SIG_IGN):
         running = ddp.start(ddp.script(LISTEN), "0")
     running.wait_for_text("listening")
-    running.signal(signum)
-    assert running.wait().code == 128 + signum
+    running.signal(signal.SIGQUIT)
+    assert running.wait().code == 128 + signal.SIGQUIT
     running.assert_nothing_left()

@@ -104,24 +104,43 @@ def test_what_was_free_at_a_death(killed: Outcome) -> None:
     assert {event["path"] for event in killed.named("SpaceCounted")} >= {"/dev/shm", str(killed.folder.parents[1])}
 
 
-def test_a_core_dump_is_found(ddp: Launcher) -> None:
+CRASHES = """
+import ctypes, faulthandler, resource
+resource.setrlimit(resource.RLIMIT_CORE, (resource.getrlimit(resource.RLIMIT_CORE)[1],) * 2)
+faulthandler.disable()  # with a handler for SIGSEGV, faulthandler's for one, the kernel logs nothing
+ctypes.string_at(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def crashed(shared_ddp: Launcher) -> Outcome:
+    return shared_ddp("--nproc-per-node", 1, shared_ddp.script(CRASHES, "crashes.py"))
+
+
+def test_a_core_dump_is_found(crashed: Outcome) -> None:
     pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
     if pattern.startswith(("|", "@", "/")):
         pytest.skip(f"core dumps go elsewhere: {pattern}")
     if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0:
         pytest.skip("no core dumps here")
-    crashes = """
-import os, resource, signal
-resource.setrlimit(resource.RLIMIT_CORE, (resource.getrlimit(resource.RLIMIT_CORE)[1],) * 2)
-os.kill(os.getpid(), signal.SIGTRAP)
-"""
-    outcome = ddp("--nproc-per-node", 1, ddp.script(crashes))
-    assert [event["dumped"] for event in outcome.named("RankExited")] == [True]
-    core = death(outcome, 0).core
+    assert [event["dumped"] for event in crashed.named("RankExited")] == [True]
+    core = death(crashed, 0).core
     assert core is not None
-    assert Path(core).parent == ddp.cwd / "run0"
+    assert crashed.folder is not None
+    assert Path(core).parent == crashed.folder.parents[1]
     assert Path(core).stat().st_size > 0
-    assert any(core in line for line in outcome.verdict["advice"])
+    assert any(core in line for line in crashed.verdict["advice"])
+
+
+def test_a_crash_is_shown_with_the_kernels_line(crashed: Outcome) -> None:
+    assert crashed.verdict["cause"] == "segfault"
+    found = evidence(crashed)
+    if not os.access("/dev/kmsg", os.R_OK) or not found.kernel_pids:
+        pytest.skip("the kernel's log cannot be read, or logs no such lines")
+    line = found.kernel_line(found.deaths[0].pid)
+    assert line is not None
+    assert "segfault at 0" in line.text
+    assert {"source": "kernel", "line": None, "text": line.text} in crashed.verdict["evidence"]
 
 
 FILLS_SHM = """
@@ -186,7 +205,9 @@ torch.save(torch.ones(4 << 20), "checkpoint.pt")
     assert outcome.verdict["cause"] == "disk-full", outcome.stderr
 
 
+@pytest.mark.slow_system
 def test_a_worker_is_killed(ddp: Launcher) -> None:
+    """In the gate, by the kernel: test_memory.py."""
     killed = """
 import os, signal, time, torch
 from torch.utils.data import DataLoader, Dataset
@@ -203,20 +224,6 @@ if __name__ == "__main__":
     outcome = ddp("--nproc-per-node", 1, ddp.script(killed))
     assert outcome.code == 1
     assert outcome.verdict["cause"] == "dataloader-worker-died", outcome.stderr
-
-
-def test_a_crash_is_shown_with_the_kernels_line(ddp: Launcher) -> None:
-    # with a handler for SIGSEGV, faulthandler's for one, the kernel logs nothing
-    crashes = "import ctypes, faulthandler\nfaulthandler.disable()\nctypes.string_at(0)"
-    outcome = ddp("--nproc-per-node", 1, ddp.script(crashes))
-    assert outcome.verdict["cause"] == "segfault"
-    found = evidence(outcome)
-    if not os.access("/dev/kmsg", os.R_OK) or not found.kernel_pids:
-        pytest.skip("the kernel's log cannot be read, or logs no such lines")
-    line = found.kernel_line(found.deaths[0].pid)
-    assert line is not None
-    assert "segfault at 0" in line.text
-    assert {"source": "kernel", "line": None, "text": line.text} in outcome.verdict["evidence"]
 
 
 @mounts

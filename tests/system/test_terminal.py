@@ -48,6 +48,7 @@ def terminal(columns: int) -> Iterator[tuple[int, int]]:
     ],
 )
 def test_ranks_are_told_of_the_terminal(ddp: Launcher, words: tuple[str, ...], env: dict[str, str], seen: str) -> None:
+    """Without a terminal: test_launch.py, test_exit_codes.py."""
     program = ddp.script(SHOWS)
     inherited = {
         name: value for name, value in ddp.environ({}).items() if name not in ("COLUMNS", "LINES", "FORCE_COLOR")
@@ -69,9 +70,3 @@ def test_ranks_are_told_of_the_terminal(ddp: Launcher, words: tuple[str, ...], e
     assert max(map(len, shown[first : first + 3])) <= 100
     assert shown[first + 1].startswith("      words words"), "the first line goes on below"
     assert shown[-1].startswith("ddp-run: verdict "), "the last line is one"
-
-
-def test_without_a_terminal_they_are_told_nothing(ddp: Launcher) -> None:
-    outcome = ddp(ddp.script(SHOWS))
-    assert (outcome.code, (ddp.cwd / "run0" / "seen").read_text()[:3]) == (1, "- -")
-    assert "words " * 20 in outcome.stderr.partition("error[")[2].partition("\n")[0], "the first line stays one"

@@ -229,12 +229,10 @@ def test_the_example_of_the_reference_runs(runner: Runner) -> None:
 
 # ------------------------------------------------------------------------------------ unused parameters
 
-_UNUSED = """
-import io, json, re, sys
-import torch, torch.distributed as dist
+_NET = """
+import torch
 from torch.nn.parallel import DistributedDataParallel
-from ddp_run.rank import reducer
-from ddp_run.training import report_unused_parameters, setup_distributed
+from ddp_run.training import setup_distributed
 
 class Net(torch.nn.Module):
     def __init__(self):
@@ -248,6 +246,16 @@ class Net(torch.nn.Module):
         return self.left(x) + self.right(x) if right else self.left(x)
 
 here = setup_distributed("gloo")
+"""
+
+_UNUSED = (
+    _NET
+    + """
+import io, json, os, re, sys
+import torch.distributed as dist
+from ddp_run.rank import reducer
+from ddp_run.training import report_unused_parameters
+
 seen = {}
 
 def report(name, model):
@@ -293,36 +301,18 @@ some_trained.module.body.weight.requires_grad_(False)
 seen["frozen later"] = [name for name, _ in reducer.numbered(all_trained)], reducer.numbered(some_trained)
 with open(f"rank_{here.rank}.json", "w") as file:
     json.dump(seen, file)
-
-class Closed(Net):
-    def __getattribute__(self, name):
-        if seen.get("closed"):
-            raise SystemExit(name)
-        return super().__getattribute__(name)
-
-model = DistributedDataParallel(Closed())
-model(torch.ones(1, 4), right=False).sum().backward()
-seen["closed"] = True
-try:
-    model(torch.ones(1, 4), right=False)
-except RuntimeError as error:
-    raise ValueError("step 2 failed") from error
+dist.barrier()
+os._exit(0)
 """
+)
 
 
-def test_unused_parameters_are_named_by_each_rank(ddp: Launcher) -> None:
-    ended = ddp("--nproc-per-node=2", ddp.script(_UNUSED, "train.py"))
-    assert ended.code == 1, ended.stderr
-    # DDP's error has the numbers alone; the names come from its frames, without a line of the model's code run.
-    named = "left 2 parameters without a gradient: right.weight, right.bias of Closed"
-    first = ended.verdict["first_failure"]["rank"]
-    assert ended.verdict["title"].startswith(f"rank {first} {named}")
-    forward = _UNUSED[: _UNUSED.index("def forward")].count("\n") + 1
-    assert ended.verdict["advice"][0].startswith(f"sed -n '{forward},")
-    assert ended.folder is not None
-    left = {rank: json.loads((ended.folder.parents[1] / f"rank_{rank}.json").read_text()) for rank in (0, 1)}
+def test_unused_parameters_are_named_by_each_rank(runner: Runner) -> None:
+    ended = runner.forked(2, _UNUSED)
+    assert ended.stdout == "[0, 0]\n", ended.stderr
     right = ["right.weight", "right.bias"]
-    for rank, seen in left.items():
+    assert sorted(ended.left) == [0, 1]
+    for rank, seen in ended.left.items():
         assert seen["numbers"] == [True, True, True]
         assert seen["frozen later"] == [["weight", "bias"], None]
         assert len(seen["before"]["names"]) == 6
@@ -337,10 +327,42 @@ def test_unused_parameters_are_named_by_each_rank(ddp: Launcher) -> None:
         assert "find_unused_parameters=True gives unused parameters other ranks' gradients" in seen["mixed"]["text"]
         assert "without a gradient on all ranks: none" in seen["mixed"]["text"]
         assert seen["none"] == {"names": [], "text": ""}
-    assert left[0]["own"]["text"] == ""
-    assert left[1]["own"]["text"].startswith(
+    assert ended.left[0]["own"]["text"] == ""
+    assert ended.left[1]["own"]["text"].startswith(
         "warning: rank 1: 2 of 6 parameters got no gradient\n  --> right.weight (4), right.bias (5)\nhelp: "
     )
+
+
+_CLOSED = (
+    _NET
+    + """
+closed = False
+
+class Closed(Net):
+    def __getattribute__(self, name):
+        if closed:
+            raise SystemExit(name)
+        return super().__getattribute__(name)
+
+model = DistributedDataParallel(Closed())
+model(torch.ones(1, 4), right=False).sum().backward()
+closed = True
+try:
+    model(torch.ones(1, 4), right=False)
+except RuntimeError as error:
+    raise ValueError("step 2 failed") from error
+"""
+)
+
+
+def test_the_verdict_names_unused_parameters(ddp: Launcher) -> None:
+    """DDP's error has the numbers alone; the names come from its frames, without a line of the model's code run."""
+    ended = ddp("--nproc-per-node=1", ddp.script(_CLOSED, "train.py"))
+    assert ended.code == 1, ended.stderr
+    named = "rank 0 left 2 parameters without a gradient: right.weight, right.bias of Closed"
+    assert ended.verdict["title"].startswith(named)
+    forward = _CLOSED[: _CLOSED.index("def forward")].count("\n") + 1
+    assert ended.verdict["advice"][0].startswith(f"sed -n '{forward},")
 
 
 # ------------------------------------------------------------------------------------------------ set-up

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections import Counter
@@ -24,11 +25,12 @@ _REAL_PARSER = """
 import contextlib, io, json, os, sys
 from torch.distributed.run import get_args_parser
 answers = []
+plain = get_args_parser()  # reads its variables here
 for argv, variables in json.load(sys.stdin):
     os.environ.update(variables)
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            answers.append(["accepted", vars(get_args_parser().parse_args(argv))])
+            answers.append(["accepted", vars((get_args_parser() if variables else plain).parse_args(argv))])
     except SystemExit as end:
         answers.append(["rejected" if end.code else "help", None])
     except Exception:
@@ -176,6 +178,7 @@ def _option(dice: random.Random, row: Row) -> list[str]:
     return [f"{flag}{value}"] if form < 0.95 else [flag]
 
 
+@functools.cache
 def _torch_rows() -> tuple[Row, ...]:
     spec = find_spec("torch")
     assert spec is not None and spec.origin is not None

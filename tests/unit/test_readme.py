@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.waiting import limit
 
 from ddp_run import commands
 from ddp_run.evidence.model import Quote
@@ -34,7 +32,6 @@ DOCUMENTS = (
     "docs/doctor.md",
     "docs/reference.md",
 )
-DDP_RUN = Path(sys.executable).with_name("ddp-run")
 
 COMMANDS_OPTIONS = {"--help"} | {
     flag for command in commands.all_commands().values() for each in command.params for flag in each.opts
@@ -179,29 +176,3 @@ def test_the_example_of_the_last_line_has_its_keys() -> None:
     line = verdict_file.verdict_line(_full_verdict(), attempts=1, folder=Path("/folder"))
     keys = re.findall(r"(\w+)=", line)
     assert all(re.findall(r"(\w+)=", example) == keys for example in examples)
-
-
-# -------------------------------------------------------------------------------------------- a real run
-
-
-def test_the_folder_of_a_run_is_as_listed(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import os\nif os.environ['RANK'] == '3': raise ValueError('x')\n")
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "DDP_", "NCCL_"))}
-    done = subprocess.run(
-        [str(DDP_RUN), "--nproc-per-node=4", "train.py"],
-        cwd=tmp_path,
-        env=environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=limit(120),
-    )
-    assert done.returncode == 1, done.stderr
-    listing = REFERENCE.partition("## The files of a run\n")[2].split("```")[1]
-    logs = tmp_path / "ddp-run-logs"
-    assert (logs / "latest").is_symlink()
-    folder = (logs / "latest").resolve()
-    assert re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}", folder.name)
-    found = {path.name for path in folder.rglob("*") if "rank_" not in str(path) or "rank_3" in str(path)}
-    listed = set(re.findall(r"\w+\.(?:jsonl|json|log|txt)\b|attempt_0|rank_3", listing))
-    # A job on one node, without NCCL, that never stood still.
-    assert listed - {"nccl.log", "flight.json", "ras.txt", "stderr_end.log"} == found

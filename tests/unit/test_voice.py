@@ -30,6 +30,7 @@ INSTEAD = {
     r"\banew\b": "again, from scratch",
 }
 """A pattern, and what an engineer would write."""
+ANY = re.compile("|".join(INSTEAD), re.IGNORECASE)
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
@@ -46,6 +47,8 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 
 def found_in(path: Path) -> Iterator[str]:
     for number, line in texts(path):
+        if not ANY.search(line):
+            continue
         for pattern, instead in INSTEAD.items():
             for found in re.finditer(pattern, line, re.IGNORECASE):
                 yield f"{path.relative_to(ROOT)}:{number}: {found[0]!r} ({instead}): {line.strip()[:100]}"
