@@ -128,7 +128,7 @@ def test_every_planted_line_is_read_with_its_number(tmp_path: Path, engine: Engi
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scan, "TAIL_BYTES", tail_bytes)
         if data.draw(st.booleans()):  # grep is asked several times, and kinds of lines are forgotten
-            patch.setattr(word_search, "_BATCH", 20)
+            patch.setattr(word_search, "_TOGETHER", 1)
             patch.setattr(word_search, "_KNOWN", data.draw(st.sampled_from([0, 400])))
         excerpt = read_log(tmp_path / "log", "log", WORDS, [engine])
     assert excerpt.left_out is None

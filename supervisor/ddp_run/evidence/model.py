@@ -275,11 +275,13 @@ class Evidence:
     def without_secrets(self) -> Evidence:
         """Return a copy whose exceptions are redacted before a rule quotes them."""
         raised = (self.agent.exception, *(death.exception for death in self.deaths))
-        shown = redact_value(raised)  # all at once: ten thousand ranks may have raised
-        if shown is raised:
+        distinct = tuple({id(each): each for each in raised if each is not None}.values())  # many ranks may share one
+        shown = redact_value(distinct)
+        if shown is distinct:
             return self
-        deaths = tuple(replace(death, exception=each) for death, each in zip(self.deaths, shown[1:], strict=True))
-        return replace(self, deaths=deaths, agent=replace(self.agent, exception=shown[0]))
+        hidden = {id(each): redacted for each, redacted in zip(distinct, shown, strict=True)}
+        deaths = tuple(replace(death, exception=hidden.get(id(death.exception))) for death in self.deaths)
+        return replace(self, deaths=deaths, agent=replace(self.agent, exception=hidden.get(id(self.agent.exception))))
 
     def path(self, source: str) -> str:
         """Return a log's path in a form that can be pasted: absolute if the run's folder is known."""

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
@@ -31,8 +31,8 @@ FIRST_BYTES = 2 << 20
 LAST_BYTES = 6 << 20
 """The limits for all context: the first shows the first of several failures, the last shows what ended the job."""
 BLOCK = 64 << 10
-_BATCH = 8 << 20
-"""Bytes of lines of new kinds, which grep gets together."""
+_TOGETHER = 32
+"""Chunks whose lines grep gets together."""
 _KNOWN = 64 << 20
 """Bytes of lines whose kinds are remembered."""
 _ONE_DIGIT = bytes.maketrans(b"123456789", b"000000000")
@@ -120,17 +120,13 @@ class _Kinds:
     places: Places
     known: set[bytes] = field(default_factory=set)
     with_words: set[bytes] = field(default_factory=set)
-    fresh: set[bytes] = field(default_factory=set)
-    """Known, but not asked about yet."""
     bytes_known: int = 0
-    bytes_fresh: int = 0
-    waiting: list[tuple[int, int, set[bytes]]] = field(default_factory=list)
-    """Stretches of the log (from, to) that have fresh kinds, or kinds with words; these kinds."""
     failed: bool = False
 
     def read(self, log: int, end: int) -> list[int]:
         """Read everything up to `end` once; return the newlines before each chunk."""
         marks, newlines, rest = [], 0, b""
+        waiting: list[tuple[int, int, set[bytes]]] = []
         for start in range(0, end, CHUNK):
             data = rest + os.pread(log, CHUNK, start)
             marks.append(newlines)
@@ -139,48 +135,35 @@ class _Kinds:
             first = start - len(rest)
             # a line without an end is read again with what follows, from a very long one only what a word may need
             rest = data[-min(len(lines[-1]), CHUNK) :] if lines[-1] else b""
-            self._take(first, first + len(data), set(lines))
-            if self.bytes_fresh > _BATCH:
-                self._ask(log)
-        self._ask(log)
+            waiting.append((first, first + len(data), set(lines)))
+            if len(waiting) == _TOGETHER:
+                self._ask(log, waiting)
+                waiting = []
+        self._ask(log, waiting)
         return marks
 
-    def _take(self, start: int, stop: int, kinds: set[bytes]) -> None:
-        new = kinds - self.known
-        self.known |= new
-        self.fresh |= new
-        size = sum(map(len, new))
-        self.bytes_known += size
-        self.bytes_fresh += size
-        telling = {kind for kind in kinds if kind in self.fresh or kind in self.with_words}
-        if telling:
-            self.waiting.append((start, stop, telling))
-
-    def _ask(self, log: int) -> None:
-        """Have grep tell which fresh kinds contain words, and record where these are."""
-        fresh = list(self.fresh)
-        command = [
-            self.grep.encode(),
-            b"-aFn",
-            *(part for word in self.needles for part in (b"-e", word.translate(_ONE_DIGIT))),
-        ]
-        told = subprocess.run(
-            command, input=b"\n".join(fresh), capture_output=True, env={**os.environ, "LC_ALL": "C"}, check=False
-        )
-        self.failed = self.failed or told.returncode not in (0, 1)
-        shown = told.stdout.removesuffix(b"\n").split(b"\n") if told.stdout else []
-        self.with_words |= {fresh[int(line[: line.index(b":")]) - 1] for line in shown}
+    def _ask(self, log: int, waiting: Sequence[tuple[int, int, set[bytes]]]) -> None:
+        """Record where words are in these stretches of the log (from, to), given the kinds of lines in each."""
+        fresh = list(set[bytes]().union(*(kinds for _start, _stop, kinds in waiting)) - self.known)
+        if fresh:
+            words = (part for word in self.needles for part in (b"-e", word.translate(_ONE_DIGIT)))
+            command = [self.grep.encode(), b"-aFn", *words]
+            told = subprocess.run(
+                command, input=b"\n".join(fresh), capture_output=True, env={**os.environ, "LC_ALL": "C"}, check=False
+            )
+            self.failed = self.failed or told.returncode not in (0, 1)
+            shown = told.stdout.removesuffix(b"\n").split(b"\n") if told.stdout else []
+            self.with_words |= {fresh[int(line[: line.index(b":")]) - 1] for line in shown}
         before = -1
-        for start, stop, kinds in self.waiting:
+        for start, stop, kinds in waiting:
             if not self.with_words.isdisjoint(kinds):
                 if start <= before:  # stretch after stretch has some
                     self.places.add(start, stop)
                 else:
                     self._record(log, start, stop)
                 before = stop
-        self.waiting.clear()
-        self.fresh.clear()
-        self.bytes_fresh = 0
+        self.known.update(fresh)
+        self.bytes_known += sum(map(len, fresh))
         if self.bytes_known > _KNOWN:
             self.known.clear()
             self.with_words.clear()

@@ -17,7 +17,7 @@ from ddp_run.judge.findings import Judged, Rules
 from ddp_run.judge.first_end import ended_silently, finished_first, first_end, follower, how_close, of_death
 from ddp_run.judge.hung import hung
 from ddp_run.judge.order import strongest
-from ddp_run.judge.verdict import Area, Finding, FirstFailure, Retry, Verdict
+from ddp_run.judge.verdict import OF_THE_LAUNCH, Finding, FirstFailure, Retry, Verdict
 from ddp_run.record.events import Rank
 from ddp_run.values.signals import in_words, shell_code
 
@@ -229,7 +229,7 @@ class _Judgement:
         findings, specific = self._of_launch()
         finding = strongest(specific) or (lost[0].finding if lost else strongest(findings))
         phase: Phase | None = self.attempt.phase if self.attempt.started or self.attempt.deaths else "launch"
-        usage = finding is not None and finding.rule.area is Area.LAUNCH
+        usage = finding is not None and finding.rule.code.startswith(OF_THE_LAUNCH)
         # A scheduler that requeues on exit code 75 would loop endlessly if no retry can help.
         worth_a_try = finding is None or (finding.retry or finding.rule.retry).helps
         code = USAGE if usage else LOST if worth_a_try else 1

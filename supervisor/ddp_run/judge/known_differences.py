@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddp_run.judge.catalogue import rule_named
-from ddp_run.judge.verdict import Area, Rule, Verdict
+from ddp_run.judge.verdict import OF_USER_CODE, Rule, Verdict
 from ddp_run.record.events import Event, NodesCompared
 from ddp_run.values.node_fact import Known
 
@@ -28,7 +28,7 @@ def _may_explain(name: str, rule: Rule) -> bool:
     together = rule.unlike == "together"
     match name:
         case Known.SCRIPT:
-            return together or rule.area is Area.USER_CODE or rule.name == "checkpoint-mismatch"
+            return together or rule.code.startswith(OF_USER_CODE) or rule.name == "checkpoint-mismatch"
         case Known.PYTHON | Known.TORCH | Known.CUDA:
             return together or rule.unlike == "loading"
         case "TORCH_DISTRIBUTED_DEBUG":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import Literal, Self
 
 from ddp_run.evidence.model import Phase, Quote
@@ -16,19 +16,8 @@ Confidence = Literal["certain", "likely", "unknown"]
 SUREST_FIRST: tuple[Confidence, ...] = ("certain", "likely", "unknown")
 
 
-class Area(StrEnum):
-    """The hundreds of the codes."""
-
-    UNKNOWN = "0xx"
-    LAUNCH = "1xx"
-    NETWORK = "2xx"
-    DEVICE = "3xx"
-    MEMORY = "4xx"
-    COLLECTIVE = "5xx"
-    USER_CODE = "6xx"
-    DATA = "7xx"
-    CHECKPOINT = "8xx"
-    HOST = "9xx"
+OF_THE_LAUNCH, OF_USER_CODE = "DDP1", "DDP6"
+"""How the codes of causes in the launch, and in the user's code, begin."""
 
 
 class Layer(IntEnum):
@@ -82,11 +71,6 @@ class Rule:
     unlike: Literal["together", "loading"] | None = None
     end: Literal["crashed", "told", "waited", "after"] | None = None
     backend: Literal["always", "init"] | None = None
-
-    @property
-    def area(self) -> Area:
-        """What its code's hundreds stand for."""
-        return Area(f"{self.code[3]}xx")
 
     @property
     def consequence(self) -> bool:
