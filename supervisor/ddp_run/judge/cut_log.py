@@ -18,7 +18,7 @@ from ddp_run.judge.catalogue import rule_named
 from ddp_run.judge.diagnose import judge
 from ddp_run.judge.order import strongest
 from ddp_run.judge.text_signs import LogEnd, TextSign
-from ddp_run.judge.verdict import Area, FirstFailure, Rule, Verdict
+from ddp_run.judge.verdict import OF_THE_NETWORK, FirstFailure, Rule, Verdict
 from ddp_run.record.events import ExceptionInfo, Rank
 
 NOTE = "the log is incomplete: it does not show how the job ended; this is the strongest sign in it"
@@ -113,7 +113,7 @@ def _with_what_stands_above(end: LogEnd, strict: Verdict) -> Verdict:
         for sign in signs
         if sign.index < last
         and not _may_follow(sign.finding.rule)
-        and not (strict.outcome == "interrupted" and sign.finding.rule.area is Area.NETWORK)
+        and not (strict.outcome == "interrupted" and sign.finding.rule.code.startswith(OF_THE_NETWORK))
         and (sign.rank is None or first is None or sign.rank == first or followed)
     ]
     only_tells = exception is not None and exception_chain.tells_of_a_program(exception)

@@ -16,7 +16,7 @@ Confidence = Literal["certain", "likely", "unknown"]
 SUREST_FIRST: tuple[Confidence, ...] = ("certain", "likely", "unknown")
 
 
-OF_THE_LAUNCH, OF_USER_CODE = "DDP1", "DDP6"
+OF_THE_LAUNCH, OF_THE_NETWORK, OF_USER_CODE = "DDP1", "DDP2", "DDP6"
 """How the codes of causes in the launch, and in the user's code, begin."""
 
 
