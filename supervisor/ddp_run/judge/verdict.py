@@ -17,7 +17,7 @@ SUREST_FIRST: tuple[Confidence, ...] = ("certain", "likely", "unknown")
 
 
 OF_THE_LAUNCH, OF_THE_NETWORK, OF_USER_CODE = "DDP1", "DDP2", "DDP6"
-"""How the codes of causes in the launch, and in the user's code, begin."""
+"""How the codes of causes in the launch, in the network, and in the user's code begin."""
 
 
 class Layer(IntEnum):
