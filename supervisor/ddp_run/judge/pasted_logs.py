@@ -7,7 +7,6 @@ before, one in four certain answers was wrong if the text also showed another ca
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -20,9 +19,6 @@ from ddp_run.judge.order import explains
 from ddp_run.judge.text_signs import LogEnd, TextSign
 from ddp_run.judge.verdict import Layer, Rule, Verdict
 from ddp_run.record.events import ExceptionInfo
-
-_CLASS = re.compile(r"(?:Error|Exception|Exit|Interrupt)$")
-"""A whole name of an exception's class: of a wrapped line, only a piece may be read."""
 
 
 def explain_text(text: str) -> Verdict:
@@ -44,12 +40,12 @@ def explain_logs(logs: Sequence[Log]) -> Verdict:
 
 
 def _hides(joined: Verdict, found: Verdict) -> bool:
-    """Whether joining lines that were not wrapped hid the exception that they show: another class is raised, or the
-    job was told to end."""
+    """Whether joining lines that were not wrapped hid the exception that they show: only the bare name of its class is
+    left, or a request to end."""
     shown, left = _raised(found), _raised(joined)
     rule = rule_named(joined.cause)
     told = rule is not None and rule.end == "told"  # what ended the job if nothing failed before
-    return shown is not None and (told or (left is not None and _CLASS.search(shown) is not None and left != shown))
+    return shown is not None and (told or (left is not None and shown.endswith(f".{left}")))
 
 
 def _is_vague(verdict: Verdict) -> bool:
