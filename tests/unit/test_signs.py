@@ -163,7 +163,7 @@ def test_a_signal_of_another_is_no_abort_and_nothing_beside_an_exception() -> No
 
 
 OF_EVERY_HIT = frozenset({"who", "where", "host", "line", "match"})
-OF_RULES = frozenset({"agent", "asked", "by", "got", "path", "said", "time", "to", "whom"})
+OF_RULES = frozenset({"agent", "asked", "by", "got", "path", "said", "size", "time", "to", "whom"})
 """What rules compute and hand over."""
 
 

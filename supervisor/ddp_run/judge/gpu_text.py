@@ -109,4 +109,10 @@ def vendor(text: str) -> str:
     """Return the runtime that a message is about: `HIP`, `XPU`, else `CUDA` (which torch for ROCm prints, too)."""
     if re.search(r"\bHIP\b|hip[A-Z]|HSA_STATUS|\bROCm\b|rocBLAS|miopen|MIOpen|\brocm|by GPU node-", text):
         return "HIP"
-    return "XPU" if re.search(r"\bXPU\b|level_zero|PI_ERROR_|UR_RESULT_|SYCL|fault from GPU at", text) else "CUDA"
+    return (
+        "XPU"
+        if re.search(
+            r"\bXPU\b|level_zero|PI_ERROR_|UR_RESULT_|SYCL|fault from GPU at|device index is out of range", text
+        )
+        else "CUDA"
+    )

@@ -6,10 +6,8 @@ next to a word for something on a disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ddp_run.evidence.model import Death
-from ddp_run.judge.signs import Hit, Sign, in_exception, like
+from ddp_run.judge.signs import Hit, Sign, in_exception
 
 _RAISED = frozenset(
     {
@@ -48,52 +46,32 @@ _OF_CLASS = (
 _ABSENT = r"(?:not found|(?:can ?not|could not) be found|(?:does not|doesn't|(?<!must )(?<!should )not) exists?)"
 
 
-def _signs() -> Iterator[Sign]:
-    for words in (" exist", "not found", "be found"):
-        # the path, and that it is missing
-        yield Sign(words, rf"(?<![^\s'\"`(]){_PLACE}['\"`]?\)?,? (?:is |was )?{_ABSENT}\b", _RAISED)
-        # the kind, the path, and that it is missing; servers have model names that look like paths
-        yield Sign(words, rf"\b(?!(?i:model))(?i:{_KIND}) {_NAMED}['\"`]? (?:is |was )?{_ABSENT}\b", _RAISED)
-        # the kind, that it is missing, and the path
-        yield Sign(
-            words,
-            rf"\b(?i:{_KIND})\b[^\n:]{{0,40}} {_ABSENT}"
-            rf"(?:!|[^\n:/'\"]{{0,30}}:| (?:at|under)[a-z ]{{0,30}}) ?{_NAMED}",
-            _RAISED,
-        )
-        # the kind, and the folder that does not contain it
-        yield Sign(words, rf"\b(?:checkpoint|directory|file|folder)s? {_ABSENT} in {_NAMED}", _RAISED)
-    for words in (" find ", " locate "):
-        yield Sign(
-            words,
-            rf"\b(?i:can(?:not|'t)|can not|could ?n(?:o|')t|unable to|failed to) (?:find|locate) "
-            rf"(?:(?:\w{{1,40}} ){{0,4}}?{_KIND}(?: \w{{1,40}}){{0,2}}:? {_NAMED}|['\"`]?(?P<file>{_FILE}))",
-            _RAISED,
-        )
-    for words in ("found in ", "found at ", "o such file: "):
-        yield Sign(words, rf"\b[Nn]o (?:such )?(?:\w{{1,40}} ){{0,4}}?{_KIND}\b[^\n/'\"]{{0,80}} ?{_NAMED}", _RAISED)
-    yield like(rf"\bmissing path {_NAMED}", _RAISED)
-    yield like(rf"Found 0 (?:\w{{1,40}} )?{_KIND} in [^\n/'\"]{{0,40}}{_NAMED}", _RAISED)
-    yield like(rf"(?<![^\s'\"`(]){_PLACE}['\"`]? is not a directory", _RAISED)
-    yield like(rf"(?<![^\s'\"`(]){_PLACE}['\"`]? does not contain any [^\n]{{0,60}}\bfiles?\b", _RAISED)
-
-
-SIGNS: tuple[Sign, ...] = (
-    *_signs(),
-    Sign(
-        _ENOENT,  # the words of C and C++ libraries in custom exception classes
+_SAID = (
+    # the path, and that it is missing
+    rf"(?<![^\s'\"`(]){_PLACE}['\"`]?\)?,? (?:is |was )?{_ABSENT}\b",
+    # the kind, the path, and that it is missing; servers have model names that look like paths
+    rf"\b(?!(?i:model))(?i:{_KIND}) {_NAMED}['\"`]? (?:is |was )?{_ABSENT}\b",
+    # the kind, that it is missing, and the path
+    rf"\b(?i:{_KIND})\b[^\n:]{{0,40}} {_ABSENT}(?:!|[^\n:/'\"]{{0,30}}:| (?:at|under)[a-z ]{{0,30}}) ?{_NAMED}",
+    # the kind, and the folder that does not contain it
+    rf"\b(?:checkpoint|directory|file|folder)s? {_ABSENT} in {_NAMED}",
+    rf"\b(?i:can(?:not|'t)|can not|could ?n(?:o|')t|unable to|failed to) (?:find|locate) "
+    rf"(?:(?:\w{{1,40}} ){{0,4}}?{_KIND}(?: \w{{1,40}}){{0,2}}:? {_NAMED}|['\"`]?(?P<file>{_FILE}))",
+    rf"\b[Nn]o (?:such )?(?:\w{{1,40}} ){{0,4}}?{_KIND}(?: [^\n/'\"]{{0,80}}found (?:in|at) |: ){_NAMED}",
+    rf"Found 0 (?:\w{{1,40}} )?{_KIND} in [^\n/'\"]{{0,40}}{_NAMED}",
+    rf"(?<![^\s'\"`(]){_PLACE}['\"`]? (?:is not a directory|cannot be opened)",
+    rf"\bnon-existent directory: {_NAMED}",
+    r"(?:Not found|NOT_FOUND): {1,2}(?P<path>\S{1,1000}); No such file or directory",
+    rf"(?<![^\s'\"`(]){_PLACE}['\"`]? does not contain any [^\n]{{0,60}}\bfiles?\b",
+    rf"\bmissing path {_NAMED}",
+    r"Image Not Found (?P<path>\S{1,400})",  # Ultralytics
+)
+SIGNS = (
+    *(Sign("", said, _RAISED) for said in _SAID),
+    Sign(  # the words of C and C++ libraries in custom exception classes
+        _ENOENT,
         rf"{_OF_CLASS}(?:[^\n]{{0,400}}?(?<![^\s'\"`(]){_PLACE}['\"`]?[^\n/]{{0,40}}|[^\n]{{0,1000}}){_ENOENT}",
     ),
-    like(rf"(?<![^\s'\"`(]){_PLACE}['\"`]? cannot be opened", _RAISED),
-    like(r'kind: NotFound, message: "No such file or directory"'),
-    like(r"Error opening '(?P<path>[^'\n]{1,1000})': System error\."),  # libsndfile
-    like(r"any matching files for (?P<path>\S{1,1000})"),  # TensorFlow
-    like(r"SavedModel file does not exist at: (?P<path>[^\s{]{1,1000})"),
-    like(r"(?:Not found|NOT_FOUND): {1,2}(?P<path>\S{1,1000}); No such file or directory", _RAISED),
-    like(r"Image Not Found (?P<path>\S{1,400})", _RAISED),  # Ultralytics
-    like(r"File not found: filepath=(?P<path>\S{1,400})"),  # Keras
-    Sign("You can use download=True to download it"),  # torchvision
-    Sign("is not present in the root directory"),
 )
 
 

@@ -14,26 +14,6 @@ from ddp_run.evidence.windows import AFTER, BEFORE
 from ddp_run.judge.signs import Hit, Sign, ended_by, like
 from ddp_run.values.typed_fields import frozen
 
-ERRORS = (
-    Sign("NCCL error in: "),
-    Sign("NCCL error: "),
-    like(r"NCCL error\(\d+\), "),  # Paddle
-    like(r"NCCL Error \d+: "),
-    like(r"\bnccl\w{1,60} failed: unhandled "),  # Horovod
-    like(r"NCCL operation \w{1,60}\([^\n]{0,300}?\) failed: "),  # XLA
-    like(r"NCCL_ERROR_(?:UNHANDLED|SYSTEM|INTERNAL|INVALID)_\w{1,20}: "),  # CuPy
-    Sign("ncclInternalError: "),
-    Sign("ncclInvalidUsage: "),
-    Sign("ncclInvalidArgument: "),
-    Sign("ncclUnhandledCudaError: "),
-    Sign("ncclSystemError: "),
-    Sign("ncclRemoteError: "),
-)
-"""Signs of an NCCL error that ended a rank."""
-REASONS = (Sign("NCCL WARN "), Sign("Last error:"))
-"""Signs of the lines that give the reason."""
-
-_CODE = re.compile(r"\bnccl(?:UnhandledCudaError|SystemError|InternalError|InvalidArgument|InvalidUsage|RemoteError)\b")
 _PHRASES = {
     "unhandled cuda error": "ncclUnhandledCudaError",
     "unhandled system error": "ncclSystemError",
@@ -42,6 +22,21 @@ _PHRASES = {
     "invalid usage": "ncclInvalidUsage",
     "remote process exited": "ncclRemoteError",
 }
+ERRORS = (
+    Sign("NCCL error in: "),
+    Sign("NCCL error: "),
+    like(r"NCCL error\(\d+\), "),  # Paddle
+    like(r"NCCL Error \d+: "),
+    like(r"\bnccl\w{1,60} failed: unhandled "),  # Horovod
+    like(r"NCCL operation \w{1,60}\([^\n]{0,300}?\) failed: "),  # XLA
+    like(r"NCCL_ERROR_(?:UNHANDLED|SYSTEM|INTERNAL|INVALID)_\w{1,20}: "),  # CuPy
+    *(Sign(f"{code}: ") for code in _PHRASES.values()),
+)
+"""Signs of an NCCL error that ended a rank."""
+REASONS = (Sign("NCCL WARN "), Sign("Last error:"))
+"""Signs of the lines that give the reason."""
+
+_CODE = re.compile(rf"\b(?:{'|'.join(_PHRASES.values())})\b")
 _PHRASE = re.compile(
     r"(?:NCCL(?: error in: [^,]{0,300},| error:| error\(\d+\),| Error \d+:| operation [^\n]{0,300}?\) failed:"
     r"|_ERROR_\w{1,40}:)"
@@ -49,7 +44,6 @@ _PHRASE = re.compile(
     r" *(?P<phrase>" + "|".join(_PHRASES) + r")",
     re.IGNORECASE,
 )
-_VERSION = re.compile(r"NCCL version (?P<version>[\d.]+)")
 _LAST_ERROR = re.compile(r"Last error:[ \t]*(?P<said>[^\n]*)(?:\n(?P<next>[^\n]*))?")
 _WARN = "NCCL WARN "
 _WARNER = re.compile(r"[\w.\-]:(?P<pid>\d{1,9}):\d+ \[-?\d+\] [^\[]{0,300}$")
@@ -80,7 +74,6 @@ class NcclError:
 
     code: str | None
     reason: str | None
-    version: str | None
     hit: Hit
     also: tuple[Quote, ...]
 
@@ -114,15 +107,14 @@ def error_of(death: Death) -> NcclError | None:
     if hit is None:
         return None
     text = hit.exception.message if hit.exception is not None else _around(death.stderr, hit)
-    code, phrase, version = _CODE.search(text), _PHRASE.search(text), _VERSION.search(text)
+    code, phrase = _CODE.search(text), _PHRASE.search(text)
     last, quote = _last_error(text), None
     if last is not None:
         quote = _line(death.stderr, last)
-    warned = _warning(death)
-    if last is None and warned is not None:
+    elif (warned := _warning(death)) is not None:
         last, quote = warned
     name = code[0] if code else _PHRASES[phrase["phrase"].lower()] if phrase else None
-    return NcclError(name, last, version["version"] if version else None, hit, (quote,) if quote else ())
+    return NcclError(name, last, hit, (quote,) if quote else ())
 
 
 def _around(log: LogText, hit: Hit) -> str:

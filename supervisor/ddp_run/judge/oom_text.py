@@ -15,10 +15,9 @@ from ddp_run.judge.signs import Sign, every, like
 
 _NAMED = (
     like(r"\bKilled process (?P<pid>\d{1,9}),? \((?P<program>[^)]{0,64})\)"),
+    like(r"ut of memory: Kill process (?P<pid>\d{1,9}) \((?P<program>[^)]{0,64})\)"),  # older kernels
     like(r"oom_reaper: reaped process (?P<pid>\d{1,9}) \((?P<program>[^)]{0,64})\)"),
     like(r"oom-kill:constraint=\S{0,400}?,task=(?P<program>[^,]{0,64}),pid=(?P<pid>\d{1,9})"),
-    # before Linux 5.1: the process that was chosen; a separate line names the one that was killed
-    like(r"ut of memory: Kill process (?P<pid>\d{1,9}) \((?P<program>[^)]{0,64})\)"),
 )
 """The killed process. The kernel's pids differ from those inside a container."""
 _PYTHONS = re.compile(r"python|pt_|\w{1,40}::")
@@ -48,24 +47,26 @@ _TOLD = (
         "due to memory pressure",
         r"Killed \S+ due to memory pressure|(?<!\d)[1-9]\d* Workers [^\n]{0,40}killed due to memory pressure",
     ),
+    *map(
+        Sign,
+        (
+            *("SystemOOM", "System OOM encountered", "container init was OOM-killed"),
+            # SageMaker, Colab and other platforms
+            *("failed due to insufficient memory", "Replicas low on memory: "),
+            *("crashed after using all available RAM", "tried to allocate more memory than is available"),
+        ),
+    ),
+    like(r"Memory cgroup out of memory: killed \d{1,9} tasks?"),  # Flux
     like(r"exceeded \d{1,3}% memory budget\. (?:Restarting|Terminat|Killing)"),  # Dask
-    Sign("failed due to insufficient memory"),  # SageMaker, about an endpoint's container
-    Sign("SystemOOM"),
-    Sign("System OOM encountered"),
+    like(r"replica \S{1,80}(?: \d{1,6})? ran out-of-memory and exited"),  # Vertex AI
     like(r"Detected \d+ oom_kill events? in"),
     like(r"Detected \d+ oom-kill event(?:\(s\)|s)? in"),
     Sign("killed by the cgroup out-of-memory handler"),
     like(r"\bOOMKilled\b(?!\"?\s*[:=]\s*[\"']?[Ff]alse)"),
     Sign("The node was low on resource: memory"),
-    Sign("container init was OOM-killed"),
-    like(r"replica \S{1,80}(?: \d{1,6})? ran out-of-memory and exited"),  # Vertex AI
-    Sign("Replicas low on memory: "),
-    Sign("crashed after using all available RAM"),  # Colab, Kaggle
-    Sign("tried to allocate more memory than is available"),
     like(r"systemd-oomd\S{0,20} Killed \S{1,400} due to memory used"),
-    like(r"Memory cgroup out of memory: killed \d{1,9} tasks?"),  # Flux
     like(r"(?<![\w.])OUT_OF_MEMORY\b"),
-    Sign("earlyoom[", r"earlyoom\[\d+\]: sending SIG(?:KILL|TERM) to process"),
+    like(r"earlyoom\[\d+\]: sending SIG(?:KILL|TERM) to process"),
 )
 SIGNS: tuple[Sign, ...] = (*_NAMED, *_COUNTS, *_TOLD)
 
@@ -74,7 +75,7 @@ def named(log: LogText, pid: int | None) -> Quote | None:
     """Return the kernel's last line that says it killed this process."""
     if pid is None:
         return None
-    found = [hit.quote for sign in _NAMED[:3] for hit in every(log, sign) if hit["pid"] == str(pid)]
+    found = [hit.quote for sign in _NAMED for hit in every(log, sign) if hit["pid"] == str(pid)]
     return found[0] if found else None
 
 

@@ -24,26 +24,23 @@ _OTHER = r"(?:NVIDIA|CUDA|cuda|[Dd]river|the (?:NVIDIA|CUDA|cuda|latest|newest|c
 _NUMBER = r"v?\d{1,5}(?:\.\d{1,5}){0,3}"
 _LATER = r"or (?:higher|later|newer|above|greater|lower|older|earlier|below)\b"
 
-MISSING: tuple[Sign, ...] = (
-    Sign(
-        "nstall",
-        r"(?<!river )(?<!CUDA )(?<!cuda )(?<!river is )(?<!CUDA is )\b(?<!is )not (?:currently )?installed\b"
-        r"|(?<!river )(?<!CUDA )(?<!cuda )\b(?:is|are) not (?:currently )?installed\b"
-        rf"|\b(?:requires?|must have|need to have|sure(?: that)?|without having) (?!{_OTHER})[^\n.;]{{1,60}}?"
-        r" (?:(?:to be|is|are) )?installed\b"
-        rf"|\b[Pp]lease (?:pip )?install (?!{_OTHER}|an? )"
-        r"|\b[Pp]ip3? install (?!-U\b|--upgrade\b)"
-        rf"|\byou (?:must|need to|have to|should) install (?!{_OTHER})"
-        rf"|[.;!:] Install (?!{_OTHER})\S",
-    ),
+_MISSING = Sign(
+    "nstall",
+    r"(?<!river )(?<!CUDA )(?<!cuda )(?<!river is )(?<!CUDA is )\b(?<!is )not (?:currently )?installed\b"
+    r"|(?<!river )(?<!CUDA )(?<!cuda )\b(?:is|are) not (?:currently )?installed\b"
+    rf"|\b(?:requires?|must have|need to have|sure(?: that)?|without having) (?!{_OTHER})[^\n.;]{{1,60}}?"
+    r" (?:(?:to be|is|are) )?installed\b"
+    rf"|\b[Pp]lease (?:pip )?install (?!{_OTHER}|an? )"
+    r"|\b[Pp]ip3? install (?!-U\b|--upgrade\b)"
+    rf"|\byou (?:must|need to|have to|should) install (?!{_OTHER})"
+    rf"|[.;!:] Install (?!{_OTHER})\S",
 )
 _COMPARED = Sign(
-    "=",
+    "",
     rf"(?i)\b(?:{_PACKAGE})[`'\"]? ?(?:version |package |library )?(?:[<>=!~]=|[<>]) ?{_NUMBER}"
-    r"|\b[a-z][\w\-]{1,60}(?:\[\w{1,40}\])?(?:[<>=~]=|[<>]) ?\d{1,5}\.\d{1,5}\.\d{1,5}",
+    r"|\b[a-z][\w\-]{1,60}(?:\[\w{1,40}\])?(?:[<>=~]=|[<>]) ?\d{1,5}\.\d{1,5}\.\d{1,5}"
+    rf"|\b(?:{_PACKAGE}) {_NUMBER}(?: {_LATER}|\+)",
 )
-_OR_LATER = Sign(" ", rf"(?i)\b(?:{_PACKAGE}) {_NUMBER}(?: {_LATER}|\+)")
-_LESS = Sign(" < ", rf"(?i)\b(?:{_PACKAGE})[`'\"]? ?(?:version )?< {_NUMBER}")
 _WANTED = (
     Sign(
         "ersion",
@@ -78,7 +75,7 @@ _OF_A_CHILD = frozenset({"CalledProcessError", "RuntimeEnvSetupError", "BuildErr
 
 def missing_package(death: Death) -> Hit | None:
     """Return an exception that says that a package is not installed; never certain."""
-    return _told(death, MISSING)
+    return _told(death, (_MISSING,))
 
 
 def wrong_version(death: Death) -> Hit | None:
@@ -86,11 +83,11 @@ def wrong_version(death: Death) -> Hit | None:
 
     ImportErrors often name the required version of a package that is not installed at all.
     """
-    hit = _told(death, (*_WANTED, _COMPARED, _LESS, _OR_LATER))
+    hit = _told(death, (*_WANTED, _COMPARED))
     if hit is None or hit.exception is None or _HARDWARE.search(hit.exception.message):
         return None
     named = hit.exception.type.rpartition(".")[2] in _IMPORT
-    return _told(death, _WANTED) if named and hit.sign in (_COMPARED, _LESS, _OR_LATER) else hit
+    return _told(death, _WANTED) if named and hit.sign is _COMPARED else hit
 
 
 def _told(death: Death, signs: tuple[Sign, ...]) -> Hit | None:

@@ -3,8 +3,7 @@
 Object stores, hubs, databases and trackers have an exception class for each. If one class covers all, an HTTP status or
 the service's own code tells them apart. A sign starts with the exception's name, because a program that only prints a
 handled exception puts other words before it. Sources: the exceptions defined by httpx, aiohttp, botocore,
-google-api-core, google-auth, azure-core, azure-identity, redis, pymongo, psycopg, PyMySQL, grpc, kafka, minio, oss2,
-openai, datasets, modelscope, mlflow, neptune, clearml, comet and zarr.
+google-api-core, google-auth, azure-core, azure-identity, redis, psycopg, grpc, openai, datasets, modelscope and mlflow.
 """
 
 from __future__ import annotations
@@ -30,8 +29,10 @@ _MODELS = ("openai.", "anthropic.", "litellm.")
 _OPEN = (*_MODELS, "grpc.", "huggingface_hub.", "gdown.exceptions.")
 """Errors of these clients do not show whether a name is wrong, the service is down, or the caller was rejected."""
 _CLIENTS = (
-    _Client("httpx.", r"(?:Connect|Read|Write|RemoteProtocol|Proxy)Error|(?:Connect|Read|Write|Pool)Timeout"),
-    _Client("httpcore.", r"(?:Connect|Read|Write|RemoteProtocol|Proxy)Error|(?:Connect|Read|Write|Pool)Timeout"),
+    *(
+        _Client(module, r"(?:Connect|Read|Write|RemoteProtocol|Proxy)Error|(?:Connect|Read|Write|Pool)Timeout")
+        for module in ("httpx.", "httpx2.", "httpcore.", "httpcore2.")
+    ),
     _Client(
         "aiohttp.client_exceptions.",
         r"Client(?:Connect(?:ion|or)\w{0,40}|Proxy\w{0,40}|OS|Payload)Error|ServerDisconnectedError"
@@ -63,7 +64,6 @@ _CLIENTS = (
         r"(?:Connection|Timeout|BusyLoading)Error",
         r"Authentication(?:WrongNumberOfArgs)?Error|NoPermissionError",
     ),
-    _Client("pymongo.errors.", r"ServerSelectionTimeoutError|AutoReconnect|NetworkTimeout|ConnectionFailure"),
     *(
         _Client(module, r"API(?:Connection|Timeout)Error|RateLimitError", r"AuthenticationError|PermissionDeniedError")
         for module in _MODELS
@@ -78,23 +78,19 @@ _CLIENTS = (
         r"(?:Connection|Proxy|SSL|ChunkedEncoding)Error|(?:Connect|Read)Timeout|InvalidProxyURL",
     ),
     _Client("grpc.", r"\w{0,40}RpcError(?=: [\s\S]{0,400}?StatusCode\.(?:UNAVAILABLE|DEADLINE_EXCEEDED))"),
-    _Client("kafka.errors.", r"NoBrokersAvailable|KafkaTimeoutError|KafkaConnectionError"),
-    _Client(
-        "oss2.exceptions.",
-        r"RequestError|ServerError",
-        r"AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch",
-        r"NoSuchKey|NoSuchBucket|NotFound",
-    ),
-    _Client("tensorflow_datasets.", "", "", r"DatasetNotFoundError"),
     _Client("fsspec.exceptions.", r"FSTimeoutError"),
-    _Client("gdown.exceptions.", r"FileURLRetrievalError"),
-    _Client("modelscope.hub.errors.", r"FileDownloadError", r"NotLoginException", r"NotExistError"),
-    _Client(
-        "neptune.exceptions.",
-        r"NeptuneConnectionLostException|CannotResolveHostname",
-        r"Neptune(?:Missing|Invalid)ApiTokenException|Unauthorized|Forbidden",
-    ),
+    _Client("pymongo.errors.", r"ServerSelectionTimeoutError|AutoReconnect|NetworkTimeout|ConnectionFailure"),
+    _Client("kafka.errors.", r"NoBrokersAvailable|KafkaTimeoutError|KafkaConnectionError"),
+    _Client("gdown.exceptions.", "FileURLRetrievalError"),
     _Client("clearml.backend_api.", "", r"LoginError|MissingConfigError"),
+    _Client("wandb.errors.", "", "AuthenticationError"),
+    _Client("tensorflow_datasets.", "", "", "DatasetNotFoundError"),
+    _Client(
+        "oss2.exceptions.", r"RequestError|ServerError", r"AccessDenied|InvalidAccessKeyId", r"NoSuchKey|NoSuchBucket"
+    ),
+    _Client("neptune.exceptions.", "NeptuneConnectionLostException", r"Neptune(?:Missing|Invalid)ApiTokenException"),
+    _Client("zarr.errors.", "", "", r"(?:Path|Group|Array|Node)NotFoundError"),
+    _Client("modelscope.hub.errors.", r"FileDownloadError", r"NotLoginException", r"NotExistError"),
     *(
         _Client(
             module,
@@ -107,7 +103,6 @@ _CLIENTS = (
     _Client(
         "huggingface_hub.", "", r"GatedRepoError|RepositoryNotFoundError", r"(?:Remote)?(?:Entry|Revision)NotFoundError"
     ),
-    _Client("zarr.errors.", "", "", r"(?:Path|Group|Array|Node)NotFoundError"),
 )
 _WHY = r"\b(?:: (?P<why>[^\n]{0,120}))?"
 
@@ -141,8 +136,6 @@ def _of_amazon(codes: str, group: str = "what") -> Sign:
     return Sign("An error occurred (", rf"An error occurred \((?P<{group}>{codes})\) when calling")
 
 
-_S3 = "S3 operation failed; code: "
-"""MinIO's."""
 NO_ANSWER: tuple[Sign, ...] = (
     *_of_classes("no_answer"),
     *_of_statuses(r"5\d\d|429"),
@@ -151,15 +144,15 @@ NO_ANSWER: tuple[Sign, ...] = (
         r"|TooManyRequests\w{0,20}|RequestLimitExceeded|50[0-4]|429",
         "why",
     ),
-    Sign("Please reduce your request rate", types=("OSError",)),  # s3fs, of SlowDown
     like(r"AWS Error (?P<why>NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE)\b"),  # Arrow
     like(r"connection to server (?:at|on) [^\n]{1,300} failed: (?!FATAL)"),
-    like(r"Can't connect to MySQL server on '(?P<host>[\w.\-]{1,200})"),
     like(r"Failed to resolve '(?P<host>[\w.\-]{1,200})'"),  # urllib3's
     Sign("Server Disconnected", types=("ConnectionError",)),  # datasets, of aiohttp
     like(r"IncompleteRead\(\d{1,18} bytes read"),  # http.client, urllib3
-    Sign("we cannot find the requested files in the cached path"),  # transformers 4, early
     Sign("Consistency check failed: file should be of size", types=("OSError",)),  # huggingface_hub
+    Sign("we cannot find the requested files in the cached path"),
+    Sign("Please reduce your request rate", types=("OSError",)),  # s3fs
+    like(r"Can't connect to MySQL server on '(?P<host>[\w.\-]{1,200})"),
 )
 REFUSED: tuple[Sign, ...] = (
     *_of_classes("refused"),
@@ -170,9 +163,6 @@ REFUSED: tuple[Sign, ...] = (
     ),
     like(rf"{_RAISED}Invalid API key"),
     Sign("API key must be ", types=("ValueError",)),  # wandb
-    Sign("Could not find kaggle.json"),
-    Sign("fatal error: Unable to locate credentials"),  # Amazon's command line
-    Sign(_S3, rf"{_S3}(?P<what>AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch)"),
     like(r"AWS Error (?P<what>ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH)"),
     like(r"^PermissionError: (?:Access Denied|Forbidden)", ("PermissionError",)),
     # gRPC's codes, also used by tensorstore and mlflow
@@ -182,16 +172,21 @@ REFUSED: tuple[Sign, ...] = (
     ),
     Sign("password authentication failed for user "),  # PostgreSQL
     like(r"Access denied for user '[^'\n]{1,100}'@"),  # MySQL
+    Sign("Could not find kaggle.json"),
+    like(r"S3 operation failed; code: (?P<what>AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch)"),  # MinIO
     Sign("API_KEY environment variable", r"api_key client option must be set[^\n]{0,160}"),  # openai
-    Sign("requires an API key. ", r"Comet(?:\.ml)? requires an API key"),
 )
 MISSING: tuple[Sign, ...] = (
     *_of_classes("missing"),
     _of_amazon(r"NoSuchKey|NoSuchBucket|404"),
-    like(r"AWS Error (?P<what>NO_SUCH_KEY|NO_SUCH_BUCKET|RESOURCE_NOT_FOUND)"),
-    like(r"^[\w.]{1,200}: NOT_FOUND: Error opening [^\n]{0,200}"),  # tensorstore
+    *map(
+        like,
+        (
+            r"S3 operation failed; code: (?P<what>NoSuchKey|NoSuchBucket)",
+            r"AWS Error (?P<what>NO_SUCH_KEY|NO_SUCH_BUCKET|RESOURCE_NOT_FOUND)",
+            r"^[\w.]{1,200}: NOT_FOUND: Error opening [^\n]{0,200}",  # tensorstore
+        ),
+    ),
     Sign("Revision Not Found for url"),
-    like(r"CommandException: No URLs matched: (?P<path>\S{1,1000})"),  # gsutil
     Sign("is not a valid git identifier (branch name"),  # transformers
-    Sign(_S3, rf"{_S3}(?P<what>NoSuchKey|NoSuchBucket)"),
 )

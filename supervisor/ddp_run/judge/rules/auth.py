@@ -20,8 +20,7 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import service_text
-from ddp_run.judge.signs import Hit, Sign, ended_by, like, meaning, said_last
-from ddp_run.judge.start_text import REFUSED
+from ddp_run.judge.signs import Sign, ended_by, like, meaning, said_last
 from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -41,7 +40,7 @@ _URL = (
 )
 """Group `repository`: `owner/name`, if it is the Hub's."""
 _NOT_FOUND, _HIDDEN = "{who} could not find ", " on the Hub: it is private, or the name is misspelled"
-_SAID: tuple[Sign, ...] = (
+_SAID = meaning(
     # Hugging Face
     *meaning(
         like(rf"You are trying to access a gated repo(?:\.\s+Make sure to have access to it at {_URL})?"),
@@ -54,124 +53,111 @@ _SAID: tuple[Sign, ...] = (
         Sign("If you are trying to access a private or gated repo", cause=f"{_NOT_FOUND}a repository{_HIDDEN}"),
         likely=True,
     ),
-    Sign("Token is required (", r"Token is required \([^)]{0,200}\), but no token found"),
-    Sign("LocalTokenNotFoundError", types=("LocalTokenNotFoundError",)),
     Sign("Invalid username or password"),
     Sign("Invalid user token."),
-    # requests, httpx, urllib
+    # requests, httpx, urllib, reqwest
     like(rf"(?P<status>40[13]) Client Error(?!: rate limit)(?:[^\n]*?url: {_URL})?"),
     like(rf"Client error '(?P<status>40[13])[^']*' for url '{_URL}"),
-    like(rf"HTTP status client error \((?P<status>40[13]) [^)]{{1,40}}\) for url \({_URL}"),  # reqwest, in Rust
+    like(rf"HTTP status client error \((?P<status>40[13]) [^)]{{1,40}}\) for url \({_URL}"),
     like(r"HTTP Error (?P<status>40[13])(?!: rate limit)"),
     # wandb
-    Sign("api_key not configured (no-tty)"),
-    Sign("No API key configured. Use `wandb login`"),
-    Sign("wandb.errors.AuthenticationError"),
-    Sign("wandb.errors.errors.AuthenticationError"),
     Sign("API key you provided is either invalid or missing"),
     like(r"permission denied to upsert\w*"),
     Sign("It appears that you do not have permission to access the requested resource"),
     like(r"(?:returned error 401: |W&B API: |message\": ?\")user is not logged in"),
+    *meaning(
+        Sign("Token is required (", r"Token is required \([^)]{0,200}\), but no token found"),
+        Sign("LocalTokenNotFoundError", types=("LocalTokenNotFoundError",)),
+        Sign("api_key not configured (no-tty)"),
+        Sign("No API key configured. Use `wandb login`"),
+        Sign("Unable to locate credentials", types=("NoCredentialsError",)),
+        Sign("Your default credentials were not found"),
+        Sign("Could not automatically determine credentials"),
+        Sign("Partial credentials found"),
+        Sign("DefaultAzureCredential failed to retrieve a token"),
+        cause="{who} has no credentials for {by}",
+    ),
     # Amazon, Google, Azure
-    Sign("Unable to locate credentials", types=("NoCredentialsError",)),
-    Sign("Partial credentials found"),
     like(
         r"An error occurred \((?P<what>401|403|AccessDenied(?:Exception)?|ExpiredToken(?:Exception)?"
         r"|InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken"
         r"|UnrecognizedClientException|InvalidClientTokenId)\) when calling"
     ),
-    Sign("Your default credentials were not found"),
-    Sign("Could not automatically determine credentials"),
-    Sign("Anonymous caller does not have storage."),
-    like(r"does not have storage\.objects\.\w+ access"),
+    Sign("does not have storage."),
     Sign("AuthorizationPermissionMismatch"),
-    Sign("DefaultAzureCredential failed to retrieve a token"),
     # registries of containers, Kubernetes
     like(r"pull access denied for \S{1,300}"),
     Sign("requested access to the resource is denied"),
     Sign("unauthorized: authentication required"),
     like(rf"URL {_URL}\S* returned error code: (?P<status>40[13])\b"),
     like(r"unexpected status(?: code \S{1,400})?: (?P<status>40[13]) "),
-    Sign("Error from server (Forbidden): "),
     *service_text.REFUSED,
-    # git
-    like(rf"fatal: Authentication failed for '(?:{_URL})?"),
+    like(rf"fatal: Authentication failed for '(?:{_URL})?"),  # git
+    cause="{who} was rejected by {by}: {said}",
 )
-SIGNS = (*_SAID, *REFUSED)
+_OF_TOOLS = meaning(
+    Sign("Permission denied (publickey"),
+    like(rf"could not read Username for '{_URL}"),
+    Sign("fatal error: Unable to locate credentials", cause="{who} has no credentials for {by}"),
+    Sign("This request is not authorized to perform this"),
+    Sign("Error from server (Forbidden): "),  # kubectl
+    cause="{who} was rejected by {by}: {said}",
+)
+SIGNS = (*_SAID, *_OF_TOOLS)
+_SERVICES = (
+    (
+        "the Hugging Face Hub",
+        re.compile(
+            r"huggingface(?:\.co|_hub)|gated repo|a gated dataset|LocalToken|Token is required|GatedRepo|user token"
+        ),
+        (
+            "hf auth whoami   # on the failed node: which login, if any (older: huggingface-cli whoami)",
+            'test -n "$HF_TOKEN" && echo set   # in the job\'s environment: is a token set?',
+            'curl -sI -H "Authorization: Bearer $HF_TOKEN" https://huggingface.co/{repository} | head -n 1'
+            "   # 200: readable; otherwise open the page: is the name right, are its terms accepted?",
+        ),
+    ),
+    (
+        "wandb",
+        re.compile(r"wandb\.|/wandb/|wandb login|api_key not configured|No API key configured|upsert"),
+        (
+            'test -n "$WANDB_API_KEY" && echo set   # in the job\'s environment; or: wandb login',
+            "export WANDB_MODE=offline   # to train now and `wandb sync` later",
+        ),
+    ),
+    (
+        "AWS",
+        re.compile(r"\baws\.|amazonaws|/botocore/|An error occurred \(|NoCredentials|locate credentials"),
+        ("aws sts get-caller-identity   # on the failed node: who am I?",),
+    ),
+    (
+        "Google Cloud",
+        re.compile(
+            r"google(?:apis)?\.|/google/(?:auth|cloud|api_core)/|storage\.|default credentials|determine credentials"
+        ),
+        ("gcloud auth application-default print-access-token >/dev/null && echo ok   # on the failed node",),
+    ),
+    ("Azure", re.compile(r"\bazure\.|/azure/|Azure|AuthorizationPermission"), ()),
+)
+"""What shows each in a host's name, in a message, or in the files of a traceback; and how to ask it."""
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """The exception or the lines with which a service rejects the caller."""
     if death.killed_without_exception:
         return None  # a signal ended it, so earlier output was not the end
-    hit = ended_by(death, _SAID) or said_last(death, REFUSED)
+    hit = ended_by(death, _SAID) or said_last(death, _OF_TOOLS)
     if hit is None:
         return None
-    service = _service(hit)
+    shown = f"{hit['host'] or hit.traceback}\n{hit.match[0]}"
+    by, advice = next(((by, advice) for by, told, advice in _SERVICES if told.search(shown)), (None, ()))
     # A server may refuse everybody, whatever credentials they have.
-    for_all = hit["status"] == "403" and service in ("", hit["host"])
-    sure: Confidence | None = "likely" if for_all else None
-    cause = hit.says(death) or f"{death.who} {_cause(hit, service)}"
-    return hit.finding(RULE, death, cause, _advice(hit, service), confidence=sure)
+    sure: Confidence | None = "likely" if hit["status"] == "403" and by is None else None
+    said = hit["what"] or (f"HTTP {hit['status']}" if hit["status"] else hit.match[0][:120])
+    asked = tuple(hit.fill(each, death) for each in advice if hit["repository"] or "{repository}" not in each)
+    cause = hit.says(death, by=by or hit["host"] or "a server", said=said)
+    return hit.finding(RULE, death, cause, asked or _ask(hit["host"]), confidence=sure)
 
 
-def _service(hit: Hit) -> str:
-    """Return the service that rejected the credentials: by host, by words, by the packages in the traceback."""
-    host, said = hit["host"], hit.match[0]
-    for service, shown, package in (
-        (
-            "hugging face",
-            r"gated repo|is a gated dataset|LocalToken|Token is required|GatedRepo|user token",
-            r"huggingface_hub/",
-        ),
-        ("wandb", r"wandb|api_key not configured|No API key configured|upsert", r"/wandb/"),
-        ("aws", r"An error occurred \(|NoCredentials|Partial credentials|locate credentials", r"/botocore/"),
-        ("google", r"storage\.|default credentials|determine credentials", r"/google/(?:auth|cloud|api_core)/"),
-        ("azure", r"Azure|AuthorizationPermission", r"/azure/"),
-    ):
-        by_host = host is not None and service.replace(" ", "") in host
-        if by_host or re.search(shown, said) or (host is None and re.search(package, hit.traceback)):
-            return service
-    return host or ""
-
-
-def _cause(hit: Hit, service: str) -> str:
-    named = {"hugging face": "the Hugging Face Hub", "aws": "AWS", "google": "Google Cloud", "azure": "Azure"}
-    by = named.get(service, service) or "a server"
-    if hit["status"] or hit["what"]:
-        return f"was rejected by {by}: {hit['what'] or 'HTTP ' + str(hit['status'])}"
-    if re.search(
-        r"not configured|o API key|locate credentials|not found|no token found|determine cred|requires an API key"
-        r"|must be set|MissingApiToken|MissingConfig",
-        hit.match[0],
-    ):
-        return f"has no credentials for {by}"
-    return f"was rejected by {by}: {hit.match[0][:120]}"
-
-
-def _advice(hit: Hit, service: str) -> tuple[str, ...]:
-    if service == "hugging face":
-        repository = hit["repository"]
-        return (
-            "hf auth whoami   # on the failed node: which login, if any (older: huggingface-cli whoami)",
-            'test -n "$HF_TOKEN" && echo set   # in the job\'s environment: is a token set?',
-            *(
-                (
-                    f'curl -sI -H "Authorization: Bearer $HF_TOKEN" https://huggingface.co/{repository} | head -n 1'
-                    "   # 200: readable; otherwise open the page: is the name right, are its terms accepted?",
-                )
-                if repository
-                else ()
-            ),
-        )
-    if service == "wandb":
-        return (
-            'test -n "$WANDB_API_KEY" && echo set   # in the job\'s environment; or: wandb login',
-            "export WANDB_MODE=offline   # to train now and `wandb sync` later",
-        )
-    if service == "aws":
-        return ("aws sts get-caller-identity   # on the failed node: who am I?",)
-    if service == "google":
-        return ("gcloud auth application-default print-access-token >/dev/null && echo ok   # on the failed node",)
-    host = hit["host"]
+def _ask(host: str | None) -> tuple[str, ...]:
     return (f"curl -sSI https://{host}   # does it require a login, or is there a proxy in between?",) if host else ()

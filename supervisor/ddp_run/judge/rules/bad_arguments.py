@@ -50,22 +50,20 @@ _CLAP = tuple(
     for words in ("a value is required for '", "unexpected argument '", "the following required arguments were not ")
 )
 """Programs written in Rust: https://docs.rs/clap, the text of its errors."""
-_TGIS = (like(r"^Error: ArgumentValidation\(\"(?P<what>[^\n]{1,300}?)\"?\)$"),)
-"""The launcher of text-generation-inference."""
 _RAISED = tuple(
     like(rf"(?P<what>{pattern})")
     for pattern in (
         r"Some \w+(?: \w+)? are not used by the HfArgumentParser: [^\n]*",
         r"Unknown arguments from config file: [^\n]*",  # TRL
         r"remaining_argv: \[[^\n]*",  # ms-swift
-        r"Command-line overrides must be in the form of key=value[^\n]*",
         r"Non-existent (?:config )?key: [\w.]{1,200}",  # YACS, detectron2
-        r"Override list has odd length[^\n]*",
         r"'[^'\n]{1,200}' is not a valid YOLO argument",
         r"Could not override '[^'\n]{1,300}'",  # Hydra
         r"Could not append to config[^\n]*",
         r"LexerNoViableAltException: [^\n]{1,300}",
         r"See https://hydra\.cc/docs/\S{1,60}/override_grammar",
+        r"Command-line overrides must be in the form of key=value[^\n]*",
+        r"Override list has odd length[^\n]*",
     )
 )
 """Python parsers that raise for rejected arguments."""
@@ -75,19 +73,22 @@ _PRINTED = tuple(
         r"^\W{0,9}(?P<what>Could not override '[^'\n]{1,300}')",
         r"^\W{0,9}(?P<what>Could not append to config[^\n]{0,300})",
         r"^\W{0,9}(?P<what>You must specify '[^'\n]{1,200}', e\.g, [^\n]{1,200})",
-        r"^\W{0,9}(?P<what>See https://hydra\.cc/docs/\S{1,60}/override_grammar\S{0,30} for details)",
         r"^(?P<what>Key '[^'\n]{1,200}' is not in struct)",
+        r"^\W{0,9}(?P<what>See https://hydra\.cc/docs/\S{1,60}/override_grammar\S{0,30} for details)",
         r"ERROR: (?P<what>Could not consume arg: [^\n]{1,300})",  # Fire
         r"ERROR: (?P<what>The function received no value for the required arg[^\n]{1,300})",
         r"error: (?P<what>Parser key [^\n]{1,300})",  # jsonargparse
         r"error: (?P<what>Key '[^'\n]{1,300}' is not expected)",
         r"error: (?P<what>Option '[^'\n]{1,300}' is not accepted)",
+        r"(?<![\w:])error: (?P<what>unexpected argument '[^\n]+)",
+        r"(?<![\w:])error: (?P<what>the following required arguments were not [^\n]+)",
+        r"^Error: ArgumentValidation\(\"(?P<what>[^\n]{1,300}?)\"?\)$",  # TGI's launcher
         r"[│|] (?P<what>Unrecognized options?: [^\n│|]{1,300})",  # tyro
         r"[│|] (?P<what>Argument --[\w.\-]{1,100}: invalid [^\n│|]{1,300})",
     )
 )
-"""Python parsers that print the rejected argument and exit: Hydra with code 1, the others with 2."""
-SIGNS: tuple[Sign, ...] = (_ARGPARSE, *_CLICK, *_CLAP, *_TGIS, *_RAISED, *_PRINTED)
+"""Parsers that print the rejected argument and exit: Hydra with code 1, the others with 2."""
+SIGNS: tuple[Sign, ...] = (_ARGPARSE, *_CLICK, *_CLAP, *_RAISED, *_PRINTED)
 _CHECKS = re.compile(
     r'^  File "[^"\n]{1,400}", line \d{1,9}, in _?(?:(?:parse|validate|get)_(?:\w{1,60}_)?arg\w{0,60}'
     r"|(?:check|verify)_args|parse_(?:dict|yaml_file|json_file)|validate_launch_command)\n",
@@ -109,10 +110,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match exit code 2 of the rank, or of a program it started, with a usage text and an error (argparse, click)."""
     refused = in_exception(death, _RAISED)
     if refused is not None:
-        said = (refused["what"] or "").partition("\n")[0]
-        if said.startswith("See ") and refused.exception is not None:
-            said = refused.exception.message.partition("\n")[0]
-        return refused.finding(RULE, death, f"{attempt.script or 'the script'} rejected its arguments: {said}")
+        return refused.finding(
+            RULE, death, f"{attempt.script or 'the script'} rejected its arguments: {refused['what']}"
+        )
     if death.exception is not None and _is_refusal(death.exception) and not _names_something_else(death):
         return _checked(death, attempt, death.exception)
     hit = _printed(death)
@@ -132,7 +132,7 @@ def _printed(death: Death) -> Hit | None:
         return anywhere(ending, (_ARGPARSE,)) if usage else None
     hit = None
     if death.code is None and raised is None:  # an excerpt of a log that shows no end
-        hit = anywhere(ending, (_ARGPARSES_OWN, *_CLAP, *_TGIS)) or _with_its_usage(ending)
+        hit = anywhere(ending, (_ARGPARSES_OWN, *_CLAP)) or _with_its_usage(ending)
         hit = hit or (anywhere(ending, _CLICK) if usage else None)
     elif death.code == _USAGES_CODE and usage:
         hit = _with_its_usage(ending) or anywhere(ending, (*_CLAP, _ARGPARSE)) or anywhere(ending, _CLICK)

@@ -45,12 +45,10 @@ SIGNS = meaning(
     like(r"EOFError: Ran out of input", ("EOFError",), cause="{who} loaded a pickle that is empty or truncated{where}"),
     Sign(
         "The file might be corrupted",
-        r"unexpected EOF, expected (?P<more>\d+) more bytes",
-        cause="{who} loaded a checkpoint truncated by at least {more} bytes{where}",
+        r"unexpected EOF(?:, expected (?P<more>\d+) more bytes)?\. The file might",
+        cause="{who} loaded a checkpoint that is truncated{ by at least {more} bytes}{where}",
     ),
-    Sign("unexpected EOF. The file might be corrupted"),
-    Sign("storage has wrong byte size: expected"),
-    Sign("storage has wrong size: expected"),
+    like(r"storage has wrong (?:byte )?size: expected"),
     _UNPICKLER,
     like(
         r"(?P<refused>\[Errno 22\] Invalid argument)$",
@@ -58,19 +56,22 @@ SIGNS = meaning(
         cause="{who} could not read a checkpoint{where}: the file is most likely truncated",
         likely=True,
     ),
-    *meaning(
-        Sign(
-            "without having git-lfs installed",
-            cause="{who} loaded a git-lfs pointer instead of the weights{where}",
-        ),
-        # safetensors up to 0.5, and later
-        like(r"Error while deserializing header: (?=[^\n]{0,100}(?:HeaderTooLarge|header too large))[^\n]{0,120}"),
+    Sign(
+        "without having git-lfs installed",
+        cause="{who} loaded a git-lfs pointer instead of the weights{where}",
+        advice=_POINTERS,
+    ),
+    Sign(
+        "Error while deserializing header: ",  # safetensors up to 0.5, and later
+        r"Error while deserializing header: (?=[^\n]{0,100}(?:HeaderTooLarge|header too large))[^\n]{0,120}",
         advice=_POINTERS,
     ),
     like(r"Error while deserializing(?: header)?: [^\n]{0,120}"),  # safetensors
     Sign("BadZipFile: ", types=("BadZipFile",), likely=True),
     Sign("Invalid magic number; corrupt file?"),
     Sign("GGUF magic invalid"),
+    Sign("data is not within the file bounds, model is corrupted or incomplete"),  # llama.cpp
+    Sign("the model you are trying to load is corrupted"),
     *meaning(  # readers of any format
         like(
             r"^[\w.]{1,200}(?:Error|Exception): [^\n]{0,300}?"
@@ -81,22 +82,17 @@ SIGNS = meaning(
         cause="{who} could not read a checkpoint{where}: {line}",
         likely=True,
     ),
-    Sign("data is not within the file bounds, model is corrupted or incomplete"),  # llama.cpp
-    Sign("the model you are trying to load is corrupted"),
     *meaning(  # other files than checkpoints: a reader's guess at the reason, or one damaged sample among many
         Sign("invalid hash value (expected", types=("RuntimeError",)),  # torch.hub
         Sign("File not found or corrupted.", types=("RuntimeError",)),  # torchvision
-        Sign("integrity check failed", types=("FileIntegrityError",)),  # modelscope
-        Sign("Checksum failure: ", types=("ValueError",)),  # MosaicML's streaming
         Sign("truncated file: eof = "),  # HDF5
         Sign("file signature not found", types=("OSError",)),
+        Sign("integrity check failed", types=("FileIntegrityError",)),
         Sign("Parquet magic bytes not found in footer"),
-        Sign("The file must end with PAR1"),
+        *map(Sign, ("The file must end with PAR1", "database disk image is malformed", "MDB_CORRUPTED")),
+        Sign("moov atom not found"),  # FFmpeg
         Sign("Compressed file ended before the end-of-stream marker"),
         like(r"^tarfile\.ReadError: (?:unexpected end of data|file could not be opened)"),
-        Sign("database disk image is malformed"),
-        Sign("MDB_CORRUPTED"),
-        Sign("moov atom not found"),  # ffmpeg
         cause="{who} could not read a data file{where}: {line}",
         likely=True,
     ),

@@ -27,7 +27,6 @@ from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.gpu_text import ended_by_gpu
 from ddp_run.judge.signs import Hit, Sign, ended_by, like, meaning, said_last
-from ddp_run.judge.start_text import BUILDS
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import Rank
 
@@ -46,45 +45,23 @@ _OF_TOOLKIT = (
     'nvcc --version; python -c "import torch; print(torch.version.cuda)"   # must be the same CUDA version',
     "export CUDA_HOME=/usr/local/cuda   # the folder with bin/nvcc of that version",
 )
-_BUILDING, _FAILED = "{who} cannot build a CUDA extension: ", "{who} could not compile: {program} failed"
+_FAILED = "{who} could not compile: {program} failed"
 _EXTENSION = like(r"Error building extension '(?P<name>[^']+)'", cause="{who} could not build the extension '{name}'")
-_OTHERS = (
-    Sign("RTC_ERROR_COMPILATION"),
-    Sign("NVVM_ERROR_COMPILATION"),
-    like(r"ptxas[^\n]{0,100} fatal   : [^\n]{0,100}"),
-    Sign("ptxas` failed with error code"),
-    Sign("ptxas exited with non-zero"),
-    Sign("NVCC compilation failed"),
-    Sign("a PTX JIT compilation failed"),
-    Sign("PTX JIT compiler library not found"),
-    like(r"Graph compile failed\. ?synStatus"),  # Intel Gaudi, and below
-    Sign("syn compile failed"),
-    Sign("Mosaic failed to compile"),  # JAX's Pallas
-    Sign("Failed to compile Op ["),  # Ascend's E40021
-    Sign("LoweringException", types=("LoweringException",)),
-    like(r"\w{1,40}CompileException", ("CompileException",)),
-)
 _SAID = (
     *meaning(
         Sign("Failed to find C compiler"),
-        cause="{who} has no C compiler, which Triton needs at run time",
+        Sign("No working C++ compiler found"),
+        cause="{who} has no C compiler, which torch and Triton need at run time",
         advice=("sudo apt-get install -y build-essential   # or export CC=/path/to/gcc",),
     ),
     _EXTENSION,
-    *meaning(
-        Sign(
-            "CUDA_HOME environment variable is not set",
-            cause=f"{_BUILDING}CUDA_HOME is not set and no nvcc was found",
-        ),
-        like(
-            r"The detected CUDA version \((?P<found>[\d.]+)\) mismatches[\s\S]{0,60}?PyTorch \((?P<built>[\d.]+)\)",
-            cause=f"{_BUILDING}nvcc is CUDA {{found}}, torch was built with {{built}}",
-        ),
+    Sign(
+        "CUDA_HOME environment variable is not set",
+        cause="{who} cannot build a CUDA extension: CUDA_HOME is not set and no nvcc was found",
         advice=_OF_TOOLKIT,
     ),
-    Sign("mismatches the version that was used to compile"),  # the numbers are separate arguments of the exception
-    *meaning(
-        Sign("Cannot find a working triton installation"),
+    Sign(
+        "Cannot find a working triton installation",
         cause="{who} cannot compile for its GPU: no working Triton installed",
         advice=("python -m pip show triton   # the CUDA build of torch installs the matching one",),
     ),
@@ -102,30 +79,34 @@ _SAID = (
     ),
     *meaning(
         Sign("CUDA was not found on the system, please set the CUDA_HOME"),
+        *map(Sign, ("No CMAKE_CUDA_COMPILER could be found", "SYCL runtime is not dected", "libdevice not found at ")),
         like(r"(?:ROCM|SYCL|CUDA)_HOME environment variable is not set"),
-        Sign("SYCL runtime is not dected"),
         Sign("Unknown CUDA arch (", r"Unknown CUDA arch \([^)\n]{1,40}\) or GPU not supported"),
-        Sign("No CMAKE_CUDA_COMPILER could be found"),
-        Sign("libdevice not found at "),  # XLA, and TensorFlow
         cause="{who} cannot compile for its GPU: {line}",
         advice=_OF_TOOLKIT,
     ),
-    *_OTHERS,
-    Sign("Error compiling objects for extension"),
-    Sign("Ninja is required to load C++ extensions"),
+    like(r"ptxas[^\n]{0,100} fatal   : [^\n]{0,100}"),
+    like(r"Graph compile failed\. ?synStatus"),  # Intel Gaudi, like `syn compile failed`
+    Sign("mismatches the version that was used to compile"),  # the numbers are separate arguments of the exception
+    *map(
+        Sign,
+        (
+            *("RTC_ERROR_COMPILATION", "NVVM_ERROR_COMPILATION", "NVCC compilation failed", "C++ compile error"),
+            *("a PTX JIT compilation failed", "PTX JIT compiler library not found", "PassManager::run failed"),
+            *("ptxas` failed with error code", "ptxas exited with non-zero", "syn compile failed"),
+            *("Failed to compile Op [", "Mosaic failed to compile", "Error compiling objects for extension"),
+            *("CUDA_HOME does not exist, unable to compile", "Ninja is required to load C++ extensions"),
+            "does not match the version torch was compiled with",
+            "which is too old to be supported by the triton GPU compiler",
+        ),
+    ),
     like(r"Unable to JIT load the [^\n]{0,120}"),
-    Sign("does not match the version torch was compiled with"),
-    Sign("CUDA_HOME does not exist, unable to compile"),
     Sign(
         "/torch_extensions/",
         r"/torch_extensions/(?P<unbuilt>\S{1,300})\.so: cannot open shared object file",
         ("ImportError", "OSError"),
         "{who} cannot load an extension built at run time: the build failed, here or on another rank",
     ),
-    Sign("which is too old to be supported by the triton GPU compiler"),
-    Sign("libcuda.so cannot found!"),
-    Sign("No working C++ compiler found"),
-    Sign("C++ compile error"),
     Sign("ninja: build stopped: "),
     # gcc, clang and nvcc, about a line of C++ or CUDA; OpenCV's have a number: `error: (-215:Assertion…`
     like(
@@ -134,24 +115,29 @@ _SAID = (
     ),
     Sign("nvcc fatal"),
     like(r"nvrtc: error[^\n]{0,100}"),
-    Sign("PassManager::run failed"),  # Triton's, from MLIR
-    Sign("PTXASError", types=("PTXASError",)),
     like(r"triton\S{0,100}CompilationError", ("CompilationError",)),
     like(r"\w{1,40}CompilationError: "),  # from Triton's other backends
-    Sign("CppCompileError", types=("CppCompileError",)),
-    Sign("CUDACompileError", types=("CUDACompileError",)),
-    Sign("InductorError", types=("InductorError",)),
-    Sign("BackendCompilerFailed", types=("BackendCompilerFailed",)),
-    Sign("InternalTorchDynamoError", types=("InternalTorchDynamoError",)),
     Sign("torch._dynamo.exc.Unsupported", types=("Unsupported",)),
+    *(
+        Sign(name, types=(name,))
+        for name in (
+            *("BackendCompilerFailed", "InternalTorchDynamoError", "InductorError", "LoweringException"),
+            *("CppCompileError", "CUDACompileError", "PTXASError"),
+        )
+    ),
 )
-SIGNS = (*_SAID, *BUILDS)
+_WHEELS = (
+    like(r"Failed building wheel for (?P<name>[\w.\-]{1,100})"),
+    like(r"Could not build wheels for (?P<name>[\w.\-]{1,100})"),
+    like(r"Failed to build installable wheels[^\n]{0,100}"),
+)
+SIGNS = (*_SAID, *_WHEELS)
 _FIRST_ERROR = re.compile(r"(?:\bfatal )?\berror: (?!subprocess|command)|^nvcc fatal|: error #?\d*: ")
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a compiler failure that ended the rank."""
-    hit = ended_by_gpu(death, _SAID) or said_last(death, BUILDS)
+    hit = ended_by_gpu(death, _SAID) or said_last(death, _WHEELS)
     if hit is None:
         return None
     error = _compilers_error(death) if hit.sign.advice is None else None
@@ -187,8 +173,6 @@ def _compilers_error(death: Death) -> Quote | None:
 
 def _advice(hit: Hit, error: Quote | None) -> tuple[str, ...]:
     said = f"{hit.match.string} {error.text if error else ''}"
-    if "No working C++ compiler" in said:
-        return ("sudo apt-get install -y build-essential   # or export CC=/path/to/gcc",)
     if "Python.h" in said:
         return ("sudo apt-get install -y python3-dev   # Python.h",)
     if "nvcc" in said:

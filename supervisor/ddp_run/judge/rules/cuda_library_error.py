@@ -62,15 +62,14 @@ SIGNS = (
     ),
     *_got(
         "cuDNN",
-        like(r"cuDNN [Ee]rror: (?!CUDNN_STATUS_)[^\n]{0,80}"),  # Transformer Engine's with a capital
-        like(r"cuDNN Frontend error: [^\n]{0,80}"),
-        Sign("cuDNN failed to initialize"),  # TensorFlow and XLA
+        Sign("Unable to find a valid cuDNN algorithm"),
+        like(r"cuDNN (?:Frontend )?[Ee]rror: (?!CUDNN_STATUS_)[^\n]{0,80}"),  # Transformer Engine's with a capital
+        Sign("cuDNN failed to initialize"),
         Sign(f"{_NONE_FITS} to execute this computation"),
     ),
     *_got(
         "cuBLAS",
         like(r"cuBLAS Error: [^\n]{0,80}"),  # Transformer Engine
-        like(r"cublas runtime error ?: [^\n]{0,60}"),  # torch before 1.5
         Sign("cublasLt ran into an error!"),  # bitsandbytes
     ),
     *_got("cuSOLVER", like(r"cusolver error: (?P<status>\w+), when calling `(?P<call>\w+)")),
@@ -81,14 +80,11 @@ SIGNS = (
     *_got(
         "TensorFlow's or XLA's GPU libraries",
         Sign("DNN library initialization failed", likely=True),  # refers to the lines above it
-        Sign("DNN library is not found"),
-        Sign("without BLAS support"),
+        *map(Sign, ("DNN library is not found", "without BLAS support", "No algorithm worked!")),
         Sign("GEMM launch failed", r"Blas (?:x?GEMM\w{0,20}) launch failed"),
-        Sign("No algorithm worked!"),
     ),
     *_got(
         "a GPU library",
-        Sign("Unable to find a valid cuDNN algorithm"),
         like(rf"\b(?P<status>HIP{_FFT})"),
         like(r"[Gg]ot cutlass error: [^\n]{0,40}"),
         Sign("cuSolver internal error"),

@@ -6,8 +6,8 @@ The rank tried to allocate more GPU memory than was free.
 `torch.OutOfMemoryError` (in older releases `torch.cuda.OutOfMemoryError`, `RuntimeError`) with `CUDA out of memory.
 Tried to allocate …`, `HIP out of memory`, `XPU out of memory`; `CUDA error: out of memory` from the runtime itself;
 `CUBLAS_STATUS_ALLOC_FAILED`; NCCL's `Cuda failure 'out of memory'`; `UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY`; XLA's
-`RESOURCE_EXHAUSTED: Out of memory …`; Ascend's `NPU out of memory`, `EL0004`. Host memory
-is a different cause ([host-oom](host-oom.md)): `DefaultCPUAllocator`, `MemoryError` or just `Killed`.
+`RESOURCE_EXHAUSTED: Out of memory …`. Host memory is a different cause ([host-oom](host-oom.md)):
+`DefaultCPUAllocator`, `MemoryError` or just `Killed`.
 
 The message has the numbers you need: the requested size, the GPU's total and free memory, what torch uses, and what
 torch holds but does not use ("reserved … but unallocated"). With the extra `gpu` (NVML), ddp-run looks at the GPU when
@@ -32,9 +32,8 @@ import re
 from dataclasses import dataclass, replace
 
 from ddp_run.evidence.model import Death, Evidence, Quote
-from ddp_run.judge.gpu_oom_text import IN_NCCL, SIGNS, SIZE
-from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, vendor
-from ddp_run.judge.signs import Hit
+from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, vendor
+from ddp_run.judge.signs import Hit, Sign, like, meaning
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import Rank
 from ddp_run.record.resources import Gpu, GpuHolder
@@ -46,15 +45,84 @@ RULE = Rule(
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the same step will need the same memory again"),
 )
+_SIZE = r"\d{1,20}(?:\.\d{1,20})? (?:bytes|[KMGT]iB)"
+_ASKED = rf"(?:(?:CUDA|HIP|XPU|NPU) o|\bO)ut of memory\. Tried to allocate (?P<asked>{_SIZE})?"
+_IN_NCCL = meaning(
+    like(r"(?:Cuda|HIP|Hip) failure (?:\d+ )?'out of memory'"),
+    Sign("Failed to CUDA calloc"),
+    cause=" for NCCL's buffers",
+)
+_XLAS = (
+    like(  # also for CPU memory
+        r"RESOURCE_EXHAUSTED: Out of memory (?:while trying to )?alloc\w{2,5} (?P<asked>\d{1,20} bytes)?", likely=True
+    ),
+    like(r"Ran out of memory in memory space (?:hbm|vmem|smem)"),
+    Sign("That was not possible.", r"Attempting to (?:reserve|allocate) [\d.]{1,20}\w? ?[\s\S]{0,40}not possible\."),
+    like(r"OOM when allocating tensor[^\n]{0,400}/device:GPU:"),
+)
+_REFUSED = Sign(
+    " on device",
+    r"(?:[Cc]an(?:'t| ?not)|[Ff]ailed to|[Uu]nable to) allocate (?:request for )?\d[\d.,]{0,30} ?\w{0,10}"
+    r"(?: \(\d{1,20}B\))? on device\b",
+)
+"""From DALI, Warp and XLA."""
+_RUNTIMES = Sign(
+    "out of memory",
+    r"\b(?:CUDA|[Cc]uda(?:[A-Z]\w{1,30})?|cu[A-Z]\w{1,30}|HIP|hip[A-Z]\w{1,30})(?:\([^\n]{0,80}?\){1,2} ?)?"
+    r"(?: (?!out\b)\w{1,20}){0,4}?(?: ?[:(] ?| ['\"]| (?:error|failure|failed) )out of memory\b"
+    r"|Triton Error \[(?:CUDA\]|HIP\]: {1,2}Code: \d{1,4}, Mess{1,2}age): out of memory"
+    r"|GPU:\d{1,4} failed\. Status: out of memory|Error 2: out of memory",
+)
+"""`CUDA failure 2: out of memory`, `cudaMalloc failed: out of memory`, `Cuda Runtime (out of memory)` and the like."""
+SIGNS = (
+    Sign("ut of memory. Tried to allocate", _ASKED),
+    *map(
+        Sign,
+        (
+            *("NPU out of memory", "MPS backend out of memory", "CUDA allocation failed", "DEVMEM Allocation failed"),
+            *("UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY", "UR_RESULT_ERROR_OUT_OF_RESOURCES", "PI_ERROR_OUT_OF_RESOURCES"),
+            *("ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY", "std::bad_alloc: out_of_memory", "Error Code 2: OutOfMemory"),
+            # servers compute the size of their request cache before they allocate it: vLLM, lmdeploy, SGLang
+            *("No available memory for the cache blocks", "exceeds available Mamba cache blocks"),
+            *("CUDA out of memory occurred when warming up", "No enough gpu memory for"),
+            "KV cache is needed, which is larger than the available KV cache",
+            "larger than the maximum number of tokens that can be stored in KV cache",
+            "not enough GPU memory available to serve even a single token",
+            "Not enough memory. Please try to increase --mem-fraction-static",
+        ),
+    ),
+    like(r"Free memory on device[^\n]{0,120} on startup is less than desired GPU memory utilization"),
+    Sign("out of memory. Try to lower your batch size", r"(?:Decode|Prefill) out of memory\. Try to lower"),
+    like(r"Not enough memory to handle (?:\d{1,9} prefill|`max_total_)"),  # TGI
+    like(r"Out of memory error on GPU \d"),  # Paddle
+    *errors_named("MemoryAllocation|OutOfMemory", "OUT_OF_MEMORY"),
+    _RUNTIMES,
+    _REFUSED,
+    *_XLAS,
+    # torch's allocator asks NVML for the memory's users only after an allocation failed
+    Sign(
+        "NVML_SUCCESS == ",
+        r"NVML_SUCCESS == [\s\S]{0,200}?CUDACachingAllocator\.cpp",
+        ("RuntimeError",),
+        likely=True,
+    ),
+    like(r"(?:CUDA|HIP|CUDA driver) [Ee]rror: out of memory"),
+    like(rf"would exceed allowed memory\. \(out of memory\)(?:[\s\S]{{0,200}}?Requested\s*: (?P<asked>{_SIZE}))?"),
+    Sign("_ALLOC", r"\b(?:CU|HIP)[A-Z]{2,12}_(?:STATUS_)?ALLOC(?:ATION)?_FAILED"),
+    like(r"EL0004\)?: [^\n]{0,80}?Failed to allocate memory"),  # Ascend
+    like(r"Failed to allocate memory for requested buffer of size \d{1,20}", likely=True),  # ONNX Runtime
+    *_IN_NCCL,
+    like(r"^(?:(?:torch|cupy|numba|rmm|triton|jax)[\w.]{0,60}\.)?OutOfMemoryError", ("OutOfMemoryError",)),
+)
 _GPU = re.compile(r"GPU (?P<gpu>\d{1,9})(?: has|;)")
-_TOTAL = re.compile(rf"total capac?i?ty of (?P<new>{SIZE})|; (?P<old>{SIZE}) total capacity")
-_FREE = re.compile(rf"of which (?P<new>{SIZE}) is free|; (?P<old>{SIZE}) free")
-_OWN = re.compile(rf"this process has (?P<new>{SIZE}) memory in use")
-_OTHER = re.compile(rf"Process (?P<pid>\d{{1,9}}) has (?P<size>{SIZE}) memory in use")
-_USED = re.compile(rf"Of the allocated memory (?P<new>{SIZE}) is allocated by PyTorch|; (?P<old>{SIZE}) already")
-_IDLE = re.compile(rf"and (?P<new>{SIZE}) is reserved by PyTorch but unallocated")
-_ALLOWED = re.compile(rf"(?P<new>{SIZE}) allowed;")
-_RESERVED = re.compile(rf"; (?P<old>{SIZE}) (?:reserved in total|cached)")
+_TOTAL = re.compile(rf"total capac?i?ty of (?P<new>{_SIZE})|; (?P<old>{_SIZE}) total capacity")
+_FREE = re.compile(rf"of which (?P<new>{_SIZE}) is free|; (?P<old>{_SIZE}) free")
+_OWN = re.compile(rf"this process has (?P<new>{_SIZE}) memory in use")
+_OTHER = re.compile(rf"Process (?P<pid>\d{{1,9}}) has (?P<size>{_SIZE}) memory in use")
+_USED = re.compile(rf"Of the allocated memory (?P<new>{_SIZE}) is allocated by PyTorch|; (?P<old>{_SIZE}) already")
+_IDLE = re.compile(rf"and (?P<new>{_SIZE}) is reserved by PyTorch but unallocated")
+_ALLOWED = re.compile(rf"(?P<new>{_SIZE}) allowed;")
+_RESERVED = re.compile(rf"; (?P<old>{_SIZE}) (?:reserved in total|cached)")
 _FRESH_S = 2.0
 """The longest time between a rank's failure and a look at its GPU that still shows the free memory at the failure."""
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -62,7 +130,7 @@ _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 <
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a failed GPU allocation that ended the rank."""
-    hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, IN_NCCL)
+    hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, _IN_NCCL)
     if hit is None:
         return None
     if _is_pinned(death):

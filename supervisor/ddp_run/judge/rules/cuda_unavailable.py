@@ -41,15 +41,17 @@ RULE = Rule(
     backend="init",
 )
 FRAMES = re.compile(r"/torch/cuda/__init__\.py _lazy_init")
-_RAISED = frozenset({"RuntimeError", "AssertionError", "ValueError", "OSError", "MisconfigurationException"})
-_OF_LIBRARIES = frozenset({*_RAISED, "NotImplementedError", "XGBoostError", "LightGBMError", "DGLError", "error"})
+_RAISED = frozenset(
+    {"RuntimeError", "ValueError", "AssertionError", "NotImplementedError", "OSError", "Exception"}
+    | {"MisconfigurationException"}
+)
+_OF_LIBRARIES = frozenset({*_RAISED, "XGBoostError", "LightGBMError", "DGLError", "error"})
 _CPU_BUILD = (
     'python -c "import torch; print(torch.__version__, torch.version.cuda, torch.version.hip)"'
     "   # a CPU build has neither",
     "or run on the CPU: init_process_group(backend='gloo')",
 )
-_BUILT = "this torch is built without "
-_PARTS = (("XPU", "xpu|xccl|Xpu|XPU"), ("NCCL", "nccl"), ("CUDA", "cuda|[Cc]ud|CUDA|Cuda"))
+_PART = r"_?(?:[Cc]ud|CUDA|[Xx]pu|XPU|xccl|nccl)"
 """Functions that torch's Python files ask its library for, and that only GPU builds have."""
 _BUILT_WITHOUT = meaning(
     *meaning(
@@ -57,33 +59,27 @@ _BUILT_WITHOUT = meaning(
         like(r"PyTorch not compiled with (?P<lacks>CUDA) support!"),
         like(r"PyTorch was compiled without (?P<lacks>CUDA|XPU) support"),
         like(r"Distributed package doesn't have (?P<lacks>NCCL|XCCL) built in"),
-        like(r"torch\.(?P<lacks>cuda)\.\w+ requires CUDA support", cause=f"{_BUILT}CUDA"),
-        Sign("without ATen_cuda library", cause=f"{_BUILT}CUDA"),
-        Sign("Are you sure you have a CUDA build?", cause=f"{_BUILT}CUDA"),
-        *(
-            sign
-            for lacks, part in _PARTS
-            for sign in meaning(
-                like(rf"module 'torch\._C' has no attribute '_(?:{part})\w*'", ("AttributeError",)),
-                like(rf"cannot import name '_(?:{part})_\w+' from 'torch\._C'", ("ImportError",), likely=True),
-                like(rf"Tried to instantiate dummy base class _?(?:{part})"),
-                cause=f"{_BUILT}{lacks}",
-            )
-        ),
-        like(r"Tried to instantiate dummy base class (?:Stream|Event)", cause=f"{_BUILT}CUDA"),
-        cause=f"{_BUILT}{{lacks}}",
+        cause="this torch is built without {lacks}",
     ),
-    *meaning(  # packages
-        # pytorch3d, torch_scatter, Detectron2, XGBoost, OpenCV, xFormers and others
-        like(r"\b[Nn]ot compiled with (?P<lacks>CUDA|GPU|HIP|ROCm|XPU)\b", _OF_LIBRARIES),
-        like(r"\b[Nn]ot built with (?P<lacks>CUDA|GPU|HIP|ROCm|XPU) support", _OF_LIBRARIES),
+    *meaning(
+        like(r"torch\.cuda\.\w+ requires CUDA support"),
+        Sign("without ATen_cuda library"),
+        Sign("Are you sure you have a CUDA build?"),
+        like(rf"module 'torch\._C' has no attribute '{_PART}\w*'", ("AttributeError",)),
+        like(rf"cannot import name '{_PART}\w*' from 'torch\._C'", ("ImportError",), likely=True),
+        like(rf"Tried to instantiate dummy base class (?:{_PART}|Stream|Event)"),
+        cause="this torch is built without GPU support",
+    ),
+    # pytorch3d, torch_scatter, Detectron2, XGBoost, OpenCV, xFormers and others
+    *meaning(
+        like(r"\b[Nn]ot (?:compiled|built) with (?P<lacks>CUDA|GPU|HIP|ROCm|XPU)\b", _OF_LIBRARIES),
         like(r"(?:compiled|built) without (?P<lacks>CUDA) support", _OF_LIBRARIES),
         like(r"wasn't build with (?P<lacks>CUDA) support", _OF_LIBRARIES),
         like(r"Device API (?P<lacks>cuda) is not enabled"),  # DGL
-        Sign("in CPU-only version of", types=_OF_LIBRARIES, cause="a package is built without CUDA"),  # bitsandbytes
         like(r"PyTorch is not linked with support for (?P<lacks>\w{1,20}) devices"),
         cause="a package is built without {lacks}",
     ),
+    Sign("in CPU-only version of", types=_OF_LIBRARIES, cause="a package is built without CUDA"),  # bitsandbytes
     advice=_CPU_BUILD,
 )
 _NONE_THERE = meaning(
@@ -104,6 +100,7 @@ SIGNS = meaning(
     Sign("Found no NVIDIA driver on your system", cause="the host (or container) has no NVIDIA driver"),
     *meaning(
         like(r"(?:NVML|pynvml)[^\n]{0,200}Driver Not Loaded"),
+        like(r"nvml[^\n]{0,60}driver is not loaded"),
         Sign("NVMLError_LibraryNotFound"),
         cause="the NVIDIA driver is not loaded",
     ),
@@ -113,88 +110,81 @@ SIGNS = meaning(
         r"(?P<number>\d+): (?P<text>[^\n(]+)",
         cause="CUDA could not count the devices: error {number}, {text}",
     ),
-    Sign("No CUDA GPUs are available"),
+    *(Sign(f"No {device} are available") for device in ("CUDA GPUs", "HIP GPUs", "XPU devices", "NPUs")),
     Sign("cannot find any torch accelerator"),
-    Sign("No HIP GPUs are available"),
-    Sign("No XPU devices are available"),
     Sign("ProcessGroupNCCL is only supported with GPUs, no GPUs found!"),
     Sign("nccl2 requires at least one CUDA device"),
-    Sign("no CUDA-capable device is detected"),
+    like(r"no (?:CUDA|ROCm)-capable device is detected"),
     *errors_named("NoDevice|StubLibrary", "NO_DEVICE|STUB_LIBRARY"),
-    Sign("CUDA driver is a stub library"),
-    Sign("Call to cuInit results in"),  # numba, and below
-    Sign("CUDA driver library cannot be found"),
-    like(r"no supported devices found for platform (?:CUDA|ROCM)"),
-    like(r"no platforms that are instances of \w{1,20} are present"),
     # for any reason; if another cause explains it, that one supersedes this one; JAX also logs it if it goes on
     like(r"Unable to initialize backend '(?:cuda|gpu|rocm|tpu)'", _RAISED, likely=True),
     Sign("Please make sure torch can access a CUDA device"),
-    Sign("None of the available devices `available_devices"),  # transformers, for bitsandbytes
-    Sign("The MPS backend is supported on MacOS"),
-    Sign("No device of requested type available"),  # SYCL's, and below
-    like(r"(?:PI|UR_RESULT)_ERROR_DEVICE_NOT_FOUND"),
-    like(r"synStatus ?=? ?\d{1,3} \[Device not found\]"),  # Gaudi's
     Sign("Could not initialize Tensile host: No devices found"),  # rocBLAS
-    Sign("couldn't communicate with the NVIDIA driver"),  # nvidia-smi, and below
-    Sign("Failed to initialize NVML: Unknown Error"),
-    like(r"nvml[^\n]{0,60}driver is not loaded"),
+    Sign("couldn't communicate with the NVIDIA driver"),  # nvidia-smi
     *_BUILT_WITHOUT,
-    Sign("no ROCm-capable device is detected"),
     Sign("CUDA driver initialization failed, you might not have"),
     Sign("CUDA unknown error - this may be due to an incorrectly set up environment"),
-    like(r"Cannot find any available ROCm devices?"),
     Sign("Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False"),
-    *(
-        Sign(words, types=_RAISED)
-        for words in (
-            *("CUDA is not available", "CUDA not available", "No GPU found", "No supported gpu backend found"),
-            *("since the accelerator is not available", "Failed to infer device type", "no cuda capable devices"),
-            *("torch.cuda is not available", "' requested, but no platforms that are instances of"),
-            *("TpuPlatform is not available", "but no accelerator device is detected"),
-        )
-    ),
     Sign("Cannot access accelerator device when none is available"),
     Sign("pin_memory=True requires a CUDA or other accelerator backend"),
     Sign("Need to provide pin_memory allocator to use pin memory"),
     Sign("allocated_bytes.all.current", types=("KeyError",)),  # torch.cuda.memory_summary()
     Sign("0 active drivers ([])"),
+    *map(
+        Sign,
+        (
+            *("CUDA driver is a stub library", "Call to cuInit results in", "CUDA driver library cannot be found"),
+            *("Failed to initialize NVML: Unknown Error", "None of the available devices `available_devices"),
+            *("The MPS backend is supported on MacOS", "No device of requested type available"),
+            *("PI_ERROR_DEVICE_NOT_FOUND", "UR_RESULT_ERROR_DEVICE_NOT_FOUND"),
+            # container runtimes and schedulers
+            *("unresolvable CDI devices ", 'no runtime for "nvidia" is configured', "invalid runtime name: nvidia"),
+            *("Unknown runtime specified nvidia", "Unable to proceed, no GPU resources available"),
+        ),
+    ),
+    *(
+        Sign(words, types=_RAISED)
+        for words in (
+            *("No supported gpu backend found", "no cuda capable devices", "torch.cuda is not available"),
+            *("TpuPlatform is not available", "' requested, but no platforms that are instances of"),
+        )
+    ),
+    like(r"synStatus ?=? ?\d{1,3} \[Device not found\]"),  # Intel Gaudi
+    like(r"Cannot find any available ROCm devices?"),
+    like(r"no supported devices found for platform (?:CUDA|ROCM)"),  # XLA, like the next
+    like(r"no platforms that are instances of \w{1,20} are present"),
+    *meaning(
+        Sign("mixed precision requires a GPU"),
+        Sign("mixed precision requires a device in"),
+        Sign("CUDA is required but not available"),
+        like(r"Invalid CUDA '[^'\n]{1,80}' requested"),  # Ultralytics
+        likely=True,
+    ),
     # container runtimes, kubelet
     like(r"nvidia-container-cli: initialization error: (?!nvml error: driver/library)"),
     Sign("with capabilities: [[gpu"),
-    Sign("unresolvable CDI devices "),
-    Sign('no runtime for "nvidia" is configured'),
-    Sign("invalid runtime name: nvidia"),
-    Sign("Unknown runtime specified nvidia"),
     like(r"requested number of devices unavailable for [a-z.]{1,40}/gpu"),
-    Sign("No NPUs are available"),
-    like(r"synStatus=\d{1,4} \[[^\]\n]{1,80}\] Device acquire failed"),
     Sign("Current node has no GPU available"),  # vLLM
-    Sign("Unable to proceed, no GPU resources available"),  # DeepSpeed's launcher
     like(r"Could not run 'aten::empty\w*\.\w+' with arguments from the 'CUDA' backend", likely=True),
-    *meaning(  # printed for a program that runs on the CPU, intended or not
-        Sign("mixed precision requires a GPU"),
-        Sign("bf16/gpu. You need to assign use_cpu"),
-        Sign("CUDA is required but not available"),  # bitsandbytes, requested by transformers
-        likely=True,
-    ),
+    Sign("bf16/gpu. You need to assign use_cpu", likely=True),  # for a program that runs on the CPU, intended or not
     _AGENTS,
     cause="torch found none",
 )
 _REQUIRED = meaning(
-    Sign(
-        "CUDA",
-        r"\bCUDA (?:is )?(?:required|needed)\b(?! to be)|\bCUDA was not found(?! on the system, please set)"
-        r"|\brequires? (?:a )?CUDA(?: GPUs?)?(?:\.$|[.!;]\s|$)",
+    *(
+        Sign("", said, _RAISED)
+        for said in (
+            r"CUDA (?:is )?not available|No GPU found|Failed to infer device type|no accelerator device is detected",
+            r"since the accelerator is not available|\b[Nn]o NVIDIA GPU (?:was )?found\b",
+            r"\bCUDA (?:is )?(?:required|needed)\b(?! to be)|\bCUDA was not found(?! on the system, please set)",
+            r"\brequires? (?:a )?CUDA(?: GPUs?)?(?:\.$|[.!;]\s|$)",
+            r"\b(?:a )?GPU is (?:required|needed)\b|\b(?:[Yy]ou need|requires?) a GPU(?:[.!;,]|$)",
+        )
     ),
-    Sign("GPU", r"\b(?:a )?GPU is (?:required|needed)\b|\b(?:[Yy]ou need|requires?) a GPU(?:[.!;,]|$)"),
-    like(r"\b[Nn]o NVIDIA GPU (?:was )?found\b"),
-    Sign("mixed precision requires a device in"),
-    like(r"Invalid CUDA '[^'\n]{1,80}' requested"),
     cause="torch found none",
     likely=True,
 )
 """Libraries raise this if they find no GPU, but also for wrong devices and builds."""
-_REFUSALS = frozenset({"RuntimeError", "ValueError", "AssertionError", "NotImplementedError", "OSError", "Exception"})
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
@@ -218,10 +208,7 @@ def _none_there(death: Death) -> Hit | None:
 def _required(death: Death) -> Hit | None:
     """Find a library's own check in the exception that ended the rank."""
     hit = in_exception(death, _REQUIRED)
-    raised = death.exception
-    if hit is None or raised is None or hit.exception is not raised:
-        return None
-    return hit if raised.type.rpartition(".")[2] in _REFUSALS else None
+    return hit if hit is not None and hit.exception is death.exception else None
 
 
 def match_launch(attempt: Evidence) -> Finding | None:

@@ -42,22 +42,21 @@ SYMPTOMS = (
     like(r"[\w./\-]{1,400}\.(?:cuh?|hip):\d{1,6}: [^\n]{0,600}?block: \[[\d, ]{1,60}\], ?thread: \["),
     like(r"[\w./\-]{1,400}\.(?:cuh?|hip):\d{1,6}: [^\n]{0,600}?: Assertion `[^\n]{1,300}' failed"),
 )
+_PLACE = r"(?<![\w./\-+])(?P<file>[\w./\-+]+):(?P<line>\d+): [^\n]{0,600}?"
 _KERNELS = (
-    r"(?<![\w./\-+])(?P<file>[\w./\-+]+):(?P<line>\d+): (?P<kernel>[^\n]{0,600}?)"
-    r"(?:block: \[[\d, ]{1,60}\], ?thread: \[[\d, ]{1,60}\]|global id: \[[\d, ]{1,60}\], ?local id:"
-    r" \[[\d, ]{1,60}\]):? "
+    rf"{_PLACE}(?:block|global id): \[[\d, ]{{1,60}}\], ?(?:thread|local id): \[[\d, ]{{1,60}}\]:? "
     r"Assertion [`'](?P<check>[^\n]{1,300}?)[`'] failed"
-)
-_ROCMS = (
-    r"(?<![\w./\-+])(?P<file>[\w./\-+]+):(?P<line>\d+): (?P<kernel>[^\n]{0,600}?): ?"
-    r"Device-side assertion [`'](?P<check>[^\n]{1,300}?)' failed"
 )
 _SAID = (
     Sign("device-side assert triggered"),
     Sign("CUDA device-side assertion failures were found"),
     *errors_named("Assert", "ASSERT"),
 )
-_KERNEL = (Sign("], thread: [", _KERNELS), Sign("], local id: [", _KERNELS), like(_ROCMS))
+_KERNEL = (
+    Sign("], thread: [", _KERNELS),
+    Sign("], local id: [", _KERNELS),
+    like(rf"{_PLACE}Device-side assertion [`'](?P<check>[^\n]{{1,300}}?)' failed"),
+)
 SIGNS = (*_SAID, *_KERNEL)
 _FOLLOWS = re.compile(
     r"(?:CUDA|HIP) error: |CUBLAS_STATUS_|HIPBLAS_STATUS_|cuDNN error: |CUDNN_STATUS_|HSA_STATUS_ERROR"

@@ -22,7 +22,6 @@ import shlex
 from ddp_run.evidence.exception_chain import chain
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, like, meaning, said_last
-from ddp_run.judge.start_text import FULL
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -46,14 +45,25 @@ _TORN = meaning(
         cause="{who} can write to no folder for temporary files{where}: the disk is most likely full",
     ),
     like(r"PytorchStreamWriter failed writing (?:file|central directory)[^\n]{0,80}"),
-    Sign("basic_ios::clear: iostream error"),  # torch 2.13 instead of `file write failed`
     like(r"(?<!\d)\d{1,20} requested and \d{1,20} written"),  # numpy's tofile and save
     Sign("Could not write all requested bytes"),
+    Sign("basic_ios::clear: iostream error"),
     like(r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+"),
     cause="{who} wrote only part of a file{where}: the disk is most likely full",
     likely=True,
 )
-SIGNS: tuple[Sign, ...] = (*_FULL, *_TORN, *FULL)
+_OF_TOOLS = (
+    Sign("no space left on device"),
+    Sign("nsufficient disk space"),
+    like(r"Not enough space left in (?P<path>\S{1,1000})"),
+    Sign("isk full while running job"),
+    Sign("Job has exceeded allocated disk"),
+    Sign("The node was low on resource: ephemeral-storage"),
+    Sign("phemeral local storage usage exceeds"),
+    Sign("exceeds the limit", r"Usage of EmptyDir volume \"(?!\w{0,40}shm)[^\"\n]{1,200}\" exceeds the limit"),
+    Sign("The node had condition: [DiskPressure]"),
+)
+SIGNS: tuple[Sign, ...] = (*_FULL, *_TORN, *_OF_TOOLS)
 _SHARED_MEMORY = re.compile(r"/dev/shm|</torch_|</?psm_|shared memory|SemLock\(|multiprocessing/synchronize\.py")  # noqa: S108
 
 
@@ -61,7 +71,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a failed write; a short write most likely has the same reason."""
     if death.killed_by_another:
         return None
-    hit = ended_by(death, _FULL) or in_exception(death, FULL) or said_last(death, FULL)
+    hit = ended_by(death, _FULL) or in_exception(death, _OF_TOOLS) or said_last(death, _OF_TOOLS)
     if hit is None:
         hit = ended_by(death, _TORN)
         return None if hit is None or _has_another_reason(death) else hit.finding(RULE, death, None, _advice(hit))

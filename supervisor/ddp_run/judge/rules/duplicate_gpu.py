@@ -14,11 +14,9 @@ The number is the GPU's PCI address. gloo silently accepts several ranks per GPU
 
 from __future__ import annotations
 
-import re
-
-from ddp_run.evidence.model import Death, Evidence, Quote
+from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.nccl_text import error_of
-from ddp_run.judge.signs import Sign, ended_by
+from ddp_run.judge.signs import Sign, anywhere, ended_by, like, meaning
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -27,33 +25,24 @@ RULE = Rule(
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the same ranks will share the GPU again"),
 )
-_PAIR = re.compile(
-    r"Duplicate GPU detected ?: ranks? (?P<one>\d+) and (?:rank )?(?P<other>\d+) both on (?:CUDA|HIP|\w+) device"
-    r" (?P<device>\w+)"
+SIGNS = meaning(
+    like(
+        r"Duplicate GPU detected"
+        r"(?: ?: ranks? (?P<one>\d+) and (?:rank )?(?P<other>\d+) both on \w+ device (?P<device>\w+))?"
+    ),
+    Sign("Multiple Ranks are using the same GPU"),
+    cause="two ranks use the same GPU, which NCCL does not allow{: ranks {one} and {other}, device {device}}",
+    advice=(
+        "grep -rn 'set_device' --include='*.py' .   # torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) first",
+        "nvidia-smi -L; echo CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES   # as many GPUs as ranks on this host?",
+    ),
 )
-_DUPLICATE = Sign("Duplicate GPU detected", f"{_PAIR.pattern}|Duplicate GPU detected")
-_SAME = Sign("Multiple Ranks are using the same GPU")
-SIGNS = (_DUPLICATE, _SAME)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match NCCL's message in the error that ended the rank, or in the warning before it."""
     hit = ended_by(death, SIGNS)
-    also: tuple[Quote, ...] = ()
-    said = hit.match.string if hit is not None else ""
-    if hit is None:
-        error = error_of(death)
-        said = error.reason or "" if error is not None else ""
-        if error is None or not any(sign.search(said) for sign in SIGNS):
-            return None
-        hit, also = error.hit, error.also
-    pair = _PAIR.search(said)
-    who = f"ranks {pair['one']} and {pair['other']}" if pair else "two ranks"
-    device = f" (CUDA device {pair['device']})" if pair else ""
-    return hit.finding(RULE, death, f"{who} use the same GPU{device}, which NCCL does not allow", _ADVICE, also=also)
-
-
-_ADVICE = (
-    "grep -rn 'set_device' --include='*.py' .   # torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) first",
-    "nvidia-smi -L; echo CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES   # as many GPUs as ranks on this host?",
-)
+    error = error_of(death) if hit is None else None
+    if error is not None:
+        hit = anywhere(death.nccl, SIGNS) or anywhere(death.stderr, SIGNS)
+    return None if hit is None else hit.finding(RULE, death)

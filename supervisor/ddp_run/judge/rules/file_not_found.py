@@ -24,7 +24,7 @@ import shlex
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import missing_text, printed_text, service_text
 from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, in_last_words, like, meaning, said_last
-from ddp_run.judge.start_text import NO_FILE, OBJECT_MISSING
+from ddp_run.judge.start_text import NO_FILE
 from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -50,7 +50,6 @@ _ON_HUB = (
     like(r"(?<![^\s:])(?P<path>[^\s:]+) is not a local folder and is not a valid model identifier", cause=_NOWHERE),
     _DATASET,
     _WRAPPED,
-    like(r"Can't find weights for (?P<path>\S{1,1000}) in \S{1,1000} or in the Hugging Face Hub\. Please"),  # peft
 )
 """The text may mean a name on the Hub, which can be hidden from this user."""
 _ANOTHER = like(r"\[Errno (?!2\])-?\d{1,4}\]")
@@ -72,55 +71,76 @@ _RAISED: tuple[Sign, ...] = (
     like(rf"Incorrect path_or_model_id: {QUOTED_PATH}", cause=_NOWHERE),
     *_ON_HUB,
     like(r"(?<![^\s:])(?P<path>[^\s:]+) does not appear to have a file named (?P<file>[^\s,]*[^\s,.])"),
-    like(r"(?<![^\s:])(?P<path>[^\s:]+) does not appear to have files named (?P<file>\(?[^)\n]*\)?)"),
+    *map(
+        like,
+        (
+            # Transformers, Diffusers
+            r"(?<![^\s:])(?P<path>[^\s:]+) does not appear to have files named (?P<file>\(?[^)\n]*\)?)",
+            r"Error no file named (?P<file>[^\n]{1,400}?),? found in directory (?P<path>\S{0,1000}[^\s.])",
+            r"Can't find a valid checkpoint at (?P<path>\S{1,1000})",
+            r"No valid checkpoint found in output directory \((?P<path>[^)\n]{1,1000})\)",
+            r"^In '[^'\n]{1,300}': Could not find '(?P<path>[^'\n]{1,300})'",  # Hydra
+            # sentencepiece, torch, ONNX Runtime, HDF5, pandas
+            r"Not found: \"(?P<path>[^\"\n]{1,1000})\": No such file or directory Error #2",
+            r"on fopen: No such file or directory, file path: (?P<path>\S+)",
+            r"NO_SUCHFILE : Load model from (?P<path>\S{1,1000}) failed",
+            r"unable to open file: name = '(?P<path>[^']+)', errno = 2, error message",
+            rf"Cannot save file into a non-existent directory: {QUOTED_PATH}",
+        ),
+    ),
+    Sign("Weights not found: "),  # TEI
+    Sign("unable to find backend library for backend"),  # Triton's server
     # torch.save's (caffe2/serialize/inline_container.cc)
     like(r"Parent directory (?P<path>[^\n]{1,1000}) does not exist\.", ("RuntimeError",)),
     like(r"Entry Not Found for url: (?P<path>[^\s?]+[^\s?.])"),
     # Libraries in Rust (tokenizers, safetensors) and C++ (torch's file adapter), and HDF5, raise custom classes.
     like(r"No such file or directory \(os error 2\)"),
-    like(r"Not found: \"(?P<path>[^\"\n]{1,1000})\": No such file or directory Error #2"),  # sentencepiece's
     # a shell's, about a file that a script reads or starts
     like(r"^\S{1,400}: line \d{1,9}: (?P<path>(?=[^\s:/]{0,80}/)[^\s:]{1,1000}): No such file or directory$"),
     like(r"Can't find '(?P<file>[^'\n]{1,200})' at '(?P<path>[^'\n]{1,1000})'"),  # peft's
-    like(r"on fopen: No such file or directory, file path: (?P<path>\S+)"),
     like(r"unable to open file <(?P<path>[^>\n]{1,1000})> in read-only mode: No such file or directory"),
-    like(r"NO_SUCHFILE : Load model from (?P<path>\S{1,1000}) failed"),  # ONNX Runtime
-    like(r"unable to open file: name = '(?P<path>[^']+)', errno = 2, error message"),
-    like(rf"Cannot save file into a non-existent directory: {QUOTED_PATH}"),  # pandas
-    like(r"Can't find a valid checkpoint at (?P<path>\S{1,1000})"),  # transformers
     Sign("Cannot find any model weights with ", r"any model weights with `(?P<path>[^`\n]{1,1000})`"),  # vLLM
-    Sign("No supported config format found in ", r"config format found in (?P<path>\S{0,1000}[^\s.])"),
-    Sign("Weights not found: "),  # TEI
-    Sign(  # Triton
-        "failed to open directory ", r"failed to open directory (?P<path>\S{1,1000}): No such file or directory"
-    ),
-    Sign("unable to find backend library for backend"),
     like(r"\b[Ff]ile not found: (?P<path>/[^\s:]{1,1000})", ("OSError", "IOError", "RuntimeError", "ValueError")),
     like(r"Cannot find primary config '(?P<file>[^'\n]{1,300})'"),  # Hydra; it prints the next two
     like(r"Check that the config directory '(?P<path>[^'\n]{1,1000})' exists and readable"),
-    like(r"^In '[^'\n]{1,300}': Could not find '(?P<path>[^'\n]{1,300})'"),
     like(r"Expected a string path to an existing deepspeed config[^\n]{0,120}? Received: (?P<path>\S{1,400})"),
     # a library's message for an exception that it caught
     like(
         rf"\[Errno 2\] No such file or directory: {QUOTED_PATH}",
         ("OSError", "RuntimeError", "ValueError", "CheckpointException"),
     ),
-    # transformers, spaCy, NLTK
-    like(r"Error no file named (?P<file>[^\n]{1,400}?),? found in directory (?P<path>\S{0,1000}[^\s.])"),
-    like(r"No valid checkpoint found in output directory \((?P<path>[^)\n]{1,1000})\)"),
-    like(r"\[E050\] Can't find model '(?P<path>[^'\n]{1,1000})'"),
+    like(r"\[E050\] Can't find model '(?P<path>[^'\n]{1,1000})'"),  # spaCy
     Sign(
         "Please use the NLTK Downloader to obtain the resource",
         r"Resource (?P<path>\S{1,200}) not found\.\s{1,80}Please use the NLTK Downloader",
     ),
-    *meaning(*missing_text.SIGNS, *service_text.MISSING, likely=True),
+    *meaning(
+        *service_text.MISSING,
+        like(r"Can't find weights for (?P<path>\S{1,1000}) in \S{1,1000} or in the Hugging Face Hub\. Please"),  # peft
+        like(r"Error opening '(?P<path>[^'\n]{1,1000})': System error\."),  # libsndfile
+        like(r"any matching files for (?P<path>\S{1,1000})"),  # TensorFlow, like the next
+        like(r"SavedModel file does not exist at: (?P<path>[^\s{]{1,1000})"),
+        like(r"File not found: filepath=(?P<path>\S{1,400})"),  # Keras
+        like(r'kind: NotFound, message: "No such file or directory"'),  # libraries written in Rust
+        Sign("You can use download=True to download it"),  # torchvision
+        Sign("is not present in the root directory"),
+        likely=True,
+    ),
 )
+_OBJECTS = (
+    Sign("(NoSuch", r"An error occurred \((?P<path>NoSuchKey|NoSuchBucket)\) when calling"),  # Amazon's command line
+    *map(Sign, ("fatal error: An error occurred (404)", "NoSuchKey (404)")),
+    like(r"No URLs matched: (?P<path>\S{1,1000})"),  # gcloud, gsutil
+)
+"""From object stores, as their clients print and raise it."""
+_IN_WORDS = (*meaning(*missing_text.SIGNS, likely=True), *_OBJECTS)
 _PRINTED = (
     *printed_text.errors(("No such file or directory",)),
     like(r"(?i:\berror\b)[^\n]{0,40} [Ff]ile not found: (?P<path>\S{1,1000})"),
     like(r"(?i:\berror\b)[^\n]{0,40} (?:path|file|folder|directory) (?P<path>\S{0,80}/\S{1,1000}) does not exist"),
 )
-SIGNS = (*_RAISED, *OBJECT_MISSING, *NO_FILE)
+_OF_TOOLS = (*_OBJECTS, *NO_FILE)
+SIGNS = (*_RAISED, *_OF_TOOLS)
 _STARTED = re.compile(r'subprocess\.py", line \d+, in _execute_child')
 _SOCKET = re.compile(r"^\S{1,40}\.connect\(")
 """The address of a process that has ended: a path that the program never named."""
@@ -137,8 +157,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None  # a signal ended it, so earlier output was not the end
     hit = (
         ended_by(death, _RAISED)
-        or in_exception(death, OBJECT_MISSING)
-        or said_last(death, (*OBJECT_MISSING, *NO_FILE))
+        or in_exception(death, _IN_WORDS)
+        or said_last(death, _OF_TOOLS)
         or printed_text.at_the_end(death, _PRINTED)
     )
     if hit is None or (hit.sign is _WRAPPED and in_last_words(death, (_ANOTHER,)) is not None):

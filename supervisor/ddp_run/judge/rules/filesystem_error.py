@@ -20,8 +20,7 @@ import shlex
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge import printed_text
-from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, like, meaning, said_last
-from ddp_run.judge.start_text import FAULTY
+from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, like, said_last
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -59,14 +58,32 @@ _RAISED: tuple[Sign, ...] = (
         for words in _ERRORS
     ),
     *(Sign(words, rf"on fopen: (?P<what>{re.escape(words)}), file path: (?P<path>\S+)") for words in _ERRORS),
-    *meaning(
-        like(r"unable to lock file, errno = \d+, error message = '(?P<what>[^']+)'"),
+    Sign(
+        "unable to lock file, errno = ",
+        r"unable to lock file, errno = \d+, error message = '(?P<what>[^']+)'",
         cause="{who} could not lock an HDF5 file{where}: another process holds it, or locks are not supported",
         advice=("export HDF5_USE_FILE_LOCKING=FALSE   # if every process only reads the file",),
         likely=True,
     ),
 )
-SIGNS = (*_RAISED, *FAULTY)
+_OF_TOOLS = (
+    *(
+        Sign(words, rf"^\S{{1,300}}: [^\n]{{0,400}}: (?P<what>{words})\s*$")
+        for words in (
+            "Stale file handle",
+            "Read-only file system",
+            "Input/output error",
+            "Transport endpoint is not connected",
+        )
+    ),
+    # the kernel's
+    like(r"nfs: server (?P<path>\S{1,300}) (?P<what>not responding, timed out)"),
+    like(r"mount\.nfs4?: (?P<what>Connection timed out|[^\n]{0,80}not responding)"),
+    like(r"(?P<what>EXT4-fs error) \(device [^)\n]{1,80}\)"),
+    like(r"(?P<what>I/O error, dev \w{1,40})"),
+)
+"""Group `what`: the message of the file system or kernel."""
+SIGNS = (*_RAISED, *_OF_TOOLS)
 _PRINTED = printed_text.errors(_ERRORS)
 _SOCKET = re.compile(r"/socket\.py|/ssl\.py|/asyncio/|\.(?:recv|send|sendall|connect|shutdown|getpeername)\(")
 
@@ -75,7 +92,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match an error number that only a file system, a disk or a file server returns."""
     if death.killed_by_another:
         return None
-    hit = ended_by(death, _RAISED) or said_last(death, FAULTY) or printed_text.at_the_end(death, _PRINTED)
+    hit = ended_by(death, _RAISED) or said_last(death, _OF_TOOLS) or printed_text.at_the_end(death, _PRINTED)
     if hit is None or _of_socket(hit) or printed_text.could_not_print(death):
         return None
     file, read_only = hit["path"] or "a file", hit["what"] == "Read-only file system"

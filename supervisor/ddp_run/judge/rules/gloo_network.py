@@ -32,15 +32,10 @@ _OWN = 'getent hosts "$(hostname)"   # without GLOO_SOCKET_IFNAME, Gloo uses thi
 SIGNS = (
     *meaning(
         like(r"Unable to find (?:address|interface) for:? (?P<name>[\w.\-:@\[\]]+)"),
-        cause="{who}: Gloo found no network address for {name}",
-        advice=("ip -br addr   # is there an interface or address {name}?", _RESET, _OWN),
-        retry=_WRONG_NAME,
-    ),
-    *meaning(
         Sign("ifa != nullptr"),
         Sign("rp != nullptr"),
-        cause="{who}: Gloo found no network address",
-        advice=("ip -br addr   # the interfaces", _RESET, _OWN),
+        cause="{who}: Gloo found no network address{ for {name}}",
+        advice=("ip -br addr   # the interfaces and addresses of this host{: is {name} among them?}", _RESET, _OWN),
         retry=_WRONG_NAME,
     ),
     *meaning(

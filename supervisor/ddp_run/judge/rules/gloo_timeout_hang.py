@@ -24,6 +24,7 @@ from ddp_run.judge.signs import Sign, ended_by, like
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.judge.waiting import dump_stacks, silent
 from ddp_run.record.events import Rank
+from ddp_run.values.words import named_ranks
 
 RULE = Rule(
     *named(__name__, __doc__),
@@ -45,12 +46,8 @@ SIGNS = (
         cause="{who} waited {time}in a monitored barrier that not all ranks reached",
     ),
     like(
-        r"Timed out waiting (?P<ms>\d{1,20})ms for recv operation to complete",
-        cause=f"{{who}} waited {{time}}to receive from {_TRANSFER}",
-    ),
-    like(
-        r"Timed out waiting (?P<ms>\d{1,20})ms for send operation to complete",
-        cause=f"{{who}} waited {{time}}to send to {_TRANSFER}",
+        r"Timed out waiting (?P<ms>\d{1,20})ms for (?P<call>recv|send) operation to complete",
+        cause=f"{{who}} waited {{time}}in {{call}} for {_TRANSFER}",
     ),
     Sign("Application timeout caused pair closure", cause=f"{{who}} waited for {_TRANSFER}"),
 )
@@ -69,9 +66,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     waited = f"{int(hit['ms']) / 1000:.4g} s " if hit["ms"] else ""
     missing = [Rank(int(number)) for number in re.findall(r"\d+", hit["missing"] or "")]
     if missing:
-        named = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing[:8]))}"
         who = f"rank {hit['who']}" if hit["who"] else death.who
-        cause = f"{named} did not reach the barrier{before} that {who} waited {waited}for"
+        cause = f"{named_ranks(missing)} did not reach the barrier{before} that {who} waited {waited}for"
         finding = hit.finding(RULE, death, cause, _advice(missing[0], attempt))
         return replace(finding, culprit=missing[0])
     cause = hit.says(death, time=waited)

@@ -43,18 +43,20 @@ SIGNS = meaning(
     *meaning(  # accelerators of other vendors than NVIDIA
         Sign("TPU is already in use by process"),  # libtpu's, and below
         Sign("libtpu multi-process lockfile"),
-        Sign("TPU initialization failed: open(", r"initialization failed: open\([^)\n]{1,99}\): Device or resource"),
-        Sign("Failed to initialize the HCCP process"),  # Ascend's EJ0001: the last job's process is still there
+        Sign("Failed to initialize the HCCP process"),  # Ascend
         like(r"(?<!\[Device not found\] )Device acquire failed", likely=True),  # Intel Gaudi
         cause=f"{_USELESS}another process has it{{where}}",
         advice=("ps -eo pid,user,etime,args | grep '[p]ython'   # a process of an earlier run may still have it",),
     ),
     *meaning(
-        Sign("MPS client failed to connect"),
-        Sign("MPS server is not ready to accept"),
-        Sign("MPS client has been terminated by the server"),
-        Sign("call between the MPS server and the MPS client failed"),
-        Sign("resources required to create MPS client have been exhausted"),
+        *map(
+            Sign,
+            (
+                *("MPS client failed to connect", "MPS server is not ready to accept"),
+                *("MPS client has been terminated by the server", "resources required to create MPS client have been"),
+                "call between the MPS server and the MPS client failed",
+            ),
+        ),
         *errors_named(r"Mps\w{1,40}", r"MPS_\w{1,40}"),
         cause=f"{_USELESS}the MPS server refused it{{where}}",
         advice=(

@@ -62,8 +62,7 @@ _FORM = (
 XID = like(_FORM)
 _LIKELY = meaning(
     like(r"HW Exception by GPU node-(?P<gpu>\d{1,9})[^\n]{0,200}?reason ?: ?(?P<why>[\w ]+)"),
-    like(r"(?:UR|ZE)_RESULT_ERROR_DEVICE_LOST"),
-    Sign("PI_ERROR_DEVICE_LOST"),
+    like(r"(?:(?:UR|ZE)_RESULT|PI)_ERROR_DEVICE_LOST"),
     like(r"Unable to determine the device handle for [Gg]PU\S* ?\S*"),
     Sign("Invalid access of peer GPU memory over nvlink or a hardware error"),
     likely=True,
@@ -71,19 +70,19 @@ _LIKELY = meaning(
 _SAID = (
     Sign("uncorrectable ECC error encountered"),
     Sign("uncorrectable NVLink error detected during the execution"),
-    Sign("CUDA error: hardware stack error"),
     *errors_named(
         "ECCUncorrectable|ECCNotCorrectable|NvlinkUncorrectable|HardwareStackError|Contained",
         "ECC_UNCORRECTABLE|NVLINK_UNCORRECTABLE|HARDWARE_STACK_ERROR|CONTAINED",
     ),
     like(r"GPU is lost\.? "),
     Sign("NVMLError_GpuIsLost"),
-    Sign("HBM MULTI BIT ECC ERROR"),  # Ascend's, and below
-    like(r"RuntimeError: UCE ERROR\b"),
+    Sign("CUDA error: hardware stack error"),
+    Sign("HBM MULTI BIT ECC ERROR"),  # Ascend's, like the next two
     Sign("HCCS LINK ERROR"),
-    like(r"synStatus ?=? ?\d{1,3} \[Device reset\]"),  # Gaudi's
+    like(r"RuntimeError: UCE ERROR\b"),
+    like(r"synStatus ?=? ?\d{1,3} \[Device reset\]"),  # Intel Gaudi
     like(r"SLICE_FAILURE_(?:CHIP_DRIVER_ERROR|HW\w{0,40}|\w{0,40}HARDWARE\w{0,40})"),  # TPU
-    like(r"UNAVAILABLE: Slice health check failed"),  # TPU
+    Sign("UNAVAILABLE: Slice health check failed"),
     Sign("has fallen off the bus"),
     *_LIKELY,
 )

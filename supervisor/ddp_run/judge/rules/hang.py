@@ -38,25 +38,16 @@ _DUMPED = like(r'^\s{0,8}Thread \S{1,20} \((?P<how>idle|active)\): "MainThread"'
 """py-spy's dump: nobody takes one of a job that makes progress. Waiting GPU calls keep the CPU busy."""
 _TOOK_TOO_LONG = like(r"^Timeout \(\d{1,4}:\d\d:\d\d(?:\.\d{1,6})?\)!")
 """From faulthandler.dump_traceback_later (CPython, Modules/faulthandler.c)."""
-_NO_ANSWER = "{who} waited for another process, which did not answer: {what}"
 _ADVICE = ("py-spy dump --pid PID   # for each rank: which one is somewhere else?",)
 _GAVE_UP = meaning(
-    like(r"(?P<what>RPC call to \w{1,80} timed out)", ("TimeoutError",)),  # vLLM
+    like(r"RPC call to \w{1,80} timed out", ("TimeoutError",)),  # vLLM
     # XLA's, for a barrier in the program: not for the one at the start
-    like(r"(?P<what>Barrier timed out\. Id: (?!PjRT_Client_Connect)\S{1,200})", ("XlaRuntimeError", "JaxRuntimeError")),
+    like(r"Barrier timed out\. Id: (?!PjRT_Client_Connect)\S{1,200}", ("XlaRuntimeError", "JaxRuntimeError")),
     # Ray's compiled graphs
-    like(r"(?P<what>this may indicate that the execution is hanging)", ("RayChannelTimeoutError",)),
-    cause=_NO_ANSWER,
-    advice=_ADVICE,
-    likely=True,
-)
-_WATCHDOGS = meaning(
-    like(r"(?P<what>[Ww]atchdog timeout \(self\.watchdog_timeout=[\d.]{1,12}+(?!, self\.soft=True))"),  # SGLang
-    Sign(
-        "exceeded. Exiting to ensure a consistent program state",  # XLA's collectives
-        r"(?P<what>Termination timeout for [^\n]{1,300} seconds exceeded)",
-    ),
-    cause=_NO_ANSWER,
+    like(r"this may indicate that the execution is hanging", ("RayChannelTimeoutError",)),
+    like(r"[Ww]atchdog timeout \(self\.watchdog_timeout=[\d.]{1,12}+(?!, self\.soft=True)"),  # SGLang
+    like(r"Termination timeout for [^\n]{1,300} seconds exceeded(?=\. Exiting to ensure a consistent)"),  # XLA
+    cause="{who} waited for another process, which did not answer: {match}",
     advice=_ADVICE,
     likely=True,
 )
@@ -74,7 +65,7 @@ _WAIT_ON = (
 _OFTEN = 3
 _LISTED = re.compile(r"Missing ranks:|\d{1,9}: \[")
 """Horovod lists these below."""
-SIGNS = (_DUMPED, _TOOK_TOO_LONG, *_GAVE_UP, *_WATCHDOGS, *_WAIT_ON)
+SIGNS = (_DUMPED, _TOOK_TOO_LONG, *_GAVE_UP, *_WAIT_ON)
 _PLACE = re.compile(r"^\s{1,12}(?P<function>\S{1,120}) \((?P<place>[^()\n]{1,400}:\d{1,9})\)$")
 _WAITS = re.compile(
     r"synchronize|wait|barrier|broadcast|all_?reduce|all_?gather|reduce_scatter|all_to_all|recv|acquire"
@@ -88,7 +79,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return gave_up.finding(RULE, death)
     if not attempt.logs_only or death.code is not None or death.exception is not None:
         return None
-    watched = in_last_words(death, _WATCHDOGS)
+    watched = in_last_words(death, _GAVE_UP)
     return watched.finding(RULE, death) if watched is not None else _waits_on(death, attempt) or _dumped(death)
 
 

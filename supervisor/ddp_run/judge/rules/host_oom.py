@@ -20,7 +20,7 @@ import signal
 
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge import oom_text
-from ddp_run.judge.signs import DATA_WORKER, Hit, Sign, ended_by, in_whole_log, like
+from ddp_run.judge.signs import DATA_WORKER, Sign, ended_by, in_whole_log, like, meaning
 from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 from ddp_run.values.words import size_in_words
 
@@ -34,26 +34,33 @@ RULE = Rule(
     end="crashed",
 )
 _MEMORY_ERRORS = frozenset({"MemoryError", "_ArrayMemoryError", "ArrowMemoryError"})
-_BYTES = "DefaultCPUAllocator: "
-_REFUSED = (
+_REFUSED = meaning(
     Sign(
-        _BYTES,
-        r"DefaultCPUAllocator: (?:can't allocate|not enough) memory(?:: you tried to allocate (?P<bytes>\d{1,20}))?",
+        "tried to allocate ",
+        r"DefaultCPUAllocator: [^\n]{0,40}tried to allocate (?P<bytes>\d{16,20})",
+        cause="{who} could not allocate {size} of memory, more than any host has: a wrong shape or length{where}",
+        advice=("print the shape and length of that allocation: one of them is wrong",),
     ),
-    like(r"Unable to allocate (?P<size>[\d.]+ [KMGTPE]iB) for an array"),
-    Sign("malloc of size ", r"(?:re|m)alloc of size (?P<bytes>\d{1,20}) failed"),
-    like(r"memory allocation of (?P<bytes>\d{1,20}) bytes failed"),
+    *meaning(
+        like(r"DefaultCPUAllocator: [^\n]{0,40}tried to allocate (?P<bytes>\d{1,20})"),
+        like(r"Unable to allocate (?P<size>[\d.]+ [KMGTPE]iB) for an array"),
+        Sign("malloc of size ", r"(?:re|m)alloc of size (?P<bytes>\d{1,20}) failed"),
+        like(r"memory allocation of (?P<bytes>\d{1,20}) bytes failed"),
+        cause="{who} could not allocate {size} of memory{where}",
+    ),
+    like(r"DefaultCPUAllocator: (?:can't allocate|not enough) memory"),
+    Sign("due to the node running low on memory"),  # Ray's memory monitor
     Sign("C error: out of memory"),  # pandas
     like(r"OOM when allocating tensor[^\n]{0,400}/device:CPU:"),  # TensorFlow
     Sign("std::bad_alloc"),
-    Sign("due to the node running low on memory"),  # Ray's memory monitor
-    like(r"killed by YARN for exceeding [a-z ]{0,20}memory limits"),
     Sign("(state: OUT_OF_MEMORY)", types=("UncompletedJobError",)),  # submitit's
-    Sign("Please use an instance type with more memory", types=("UnexpectedStatusException",)),  # SageMaker's
-    like(r"(?<!error )Cannot allocate memory"),
-    Sign("Not enough host memory available", types=("ValueError", "RuntimeError")),  # SGLang
+    like(r"killed by YARN for exceeding [a-z ]{0,20}memory limits"),  # Spark
+    Sign("Please use an instance type with more memory", types=("UnexpectedStatusException",)),  # SageMaker
+    Sign("Not enough host memory available", types=("RuntimeError", "ValueError")),  # SGLang
     Sign("The local object store is full of objects", types=("ObjectStoreFullError",)),  # Ray
+    like(r"(?<!error )Cannot allocate memory"),
     like(r"MemoryError\b", _MEMORY_ERRORS),
+    cause="{who} could not allocate memory: {line}",
 )
 _TASK = like(r"srun: error: \S+ tasks? (?P<tasks>[\d,\-]+): Out Of Memory")
 _WORKER = like(rf"{DATA_WORKER} is killed by signal: Killed")
@@ -61,9 +68,6 @@ _PYTHON = Sign(" of binary: ", r" of binary: \S{0,400}\bpython")
 """torch's agent, about what ran as a rank."""
 SIGNS: tuple[Sign, ...] = (*_REFUSED, _WORKER, *oom_text.SIGNS, _TASK)
 _DEVICE = re.compile(r"CUDA|cuda|HIP|XPU|out of memory on device|ibv_|NCCL|</torch_")
-_NO_HOST_HAS = 1 << 50
-"""Bytes. A larger request means a wrong shape or a misread length."""
-_LENGTH = ("print the shape and length of that allocation: one of them is wrong",)
 _ASKED_TO_END = (-signal.SIGTERM, -signal.SIGINT, 137, 143)
 _CANCELLED = (Sign("CANCELLED AT "),)
 """From SLURM."""
@@ -77,7 +81,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return _killed(death, attempt)
     if death.code in _ASKED_TO_END and death.exception is None and attempt.logs_only:
         quote = oom_text.by_scheduler(attempt.agent.log)
-        return None if quote is None else _by_scheduler(death, quote)
+        cause = f"the scheduler killed the job for its memory: {quote.text.strip()[:120]}" if quote is not None else ""
+        return None if quote is None else Finding(RULE, death.rank, cause, (quote,), _ADVICE)
     if death.exception is None and death.code not in (None, -signal.SIGABRT):
         return None
     if ended_by(death, (_WORKER,)) is not None:
@@ -87,7 +92,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     if hit.statement.startswith("raise MemoryError"):
         return None  # Python raises its own without a statement
-    return hit.finding(RULE, death, _cause(death, hit), _LENGTH if _is_absurd(hit) else _ADVICE)
+    size = size_in_words(int(hit["bytes"])) if hit["bytes"] else hit["size"]
+    return hit.finding(RULE, death, hit.says(death, size=size), _ADVICE)
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
@@ -100,12 +106,6 @@ def match_launch(attempt: Evidence) -> Finding | None:
     if attempt.agent.code != -signal.SIGKILL or attempt.agent.killed_by_us or not attempt.cgroup_oom_kills:
         return None
     return Finding(RULE, None, "the kernel killed torch's agent: out of memory", (), _ADVICE, "likely")
-
-
-def _by_scheduler(death: Death, quote: Quote) -> Finding:
-    return Finding(
-        RULE, death.rank, f"the scheduler killed the job for its memory: {quote.text.strip()[:120]}", (quote,), _ADVICE
-    )
 
 
 def _killed(death: Death, attempt: Evidence) -> Finding | None:
@@ -154,19 +154,3 @@ def _told(death: Death, attempt: Evidence, what: str = "was killed by SIGKILL") 
     )
     shown = advice if "slurm" in said or "srun" in said else _ADVICE
     return Finding(RULE, death.rank, cause, (quote,), shown, sure)
-
-
-def _is_absurd(hit: Hit) -> bool:
-    return int(hit["bytes"] or 0) >= _NO_HOST_HAS
-
-
-def _cause(death: Death, hit: Hit) -> str:
-    """Return the failed allocation in the words of the allocator."""
-    if hit["bytes"]:
-        more = ", more than any host has: a wrong shape or length" if _is_absurd(hit) else ""
-        return f"{death.who} could not allocate {size_in_words(int(hit['bytes']))} of memory{more}{death.where}"
-    if hit["size"]:
-        return f"{death.who} could not allocate {hit['size']} of memory for an array"
-    raised = hit.exception
-    said = hit.text if raised is None else f"{raised.type}: {raised.message}".partition("\n")[0].removesuffix(": ")
-    return f"{death.who} could not allocate memory: {said[:160]}"

@@ -6,12 +6,10 @@ response, or an error that the server is busy or broken. The connections between
 ## How to recognise it
 `Max retries exceeded with url`, `Read timed out`, `<urlopen error …>`, `We couldn't connect to
 'https://huggingface.co'`, `LocalEntryNotFoundError`, `Couldn't reach … on the Hub`, `Cannot connect to host …`, `503
-Server Error`, `429 Client Error: Too Many Requests`, `Could not connect to the endpoint URL`, `Could not resolve host`
-(git, curl), `dial tcp …: i/o timeout` and `toomanyrequests` (images of containers), `CERTIFICATE_VERIFY_FAILED`;
-`redis.exceptions.ConnectionError` and what other clients of databases, object stores and trackers raise without an
-answer;
-`SlowDown` and other codes of a busy object store; often deep in a chain that ends with an `OSError` from transformers.
-A name that does not resolve during rendezvous is `rendezvous-dns`; a rejected token is `auth`.
+Server Error`, `429 Client Error: Too Many Requests`, `Could not resolve host` (git, curl), `dial tcp …: i/o timeout`
+(images of containers), `CERTIFICATE_VERIFY_FAILED`; `redis.exceptions.ConnectionError` and what other clients raise
+without an answer; `SlowDown` and other codes of a busy object store; often deep in a chain that ends with an `OSError`
+from transformers. A name that does not resolve during rendezvous is `rendezvous-dns`; a rejected token is `auth`.
 ## What to do
 Compute nodes often have no internet access: download on a login node to a shared folder (`huggingface-cli download`),
 then set `HF_HUB_OFFLINE=1` and `HF_HOME` to that folder. If a proxy is needed, set `HTTPS_PROXY` on every node, and
@@ -27,7 +25,6 @@ from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge import service_text
 from ddp_run.judge.signs import URL, Hit, Sign, in_exception, in_last_words, like, meaning, said_last
-from ddp_run.judge.start_text import UNREACHABLE
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -38,36 +35,27 @@ RULE = Rule(
     wins_over=(("file-not-found", "the file is missing because its download failed"),),
 )
 FRAMES = re.compile(r"/wandb/|/(?:huggingface_hub|urllib3|requests|httpx|httpcore|aiohttp|botocore)/")
-_OFFLINE_MODE = "offline mode is enabled"
-_CERTIFICATE = meaning(
-    Sign(
-        "CERTIFICATE_VERIFY_FAILED",
-        r"host='(?P<host>[\w.\-]+)'[^\n]{0,1000}CERTIFICATE_VERIFY_FAILED|CERTIFICATE_VERIFY_FAILED[^\n]{0,120}",
-    ),
+_CERTIFICATE = Sign(
+    "CERTIFICATE_VERIFY_FAILED",
+    r"host='(?P<host>[\w.\-]+)'[^\n]{0,1000}CERTIFICATE_VERIFY_FAILED|CERTIFICATE_VERIFY_FAILED[^\n]{0,120}",
     cause="{who} does not trust the certificate of {to}",
     retry=Retry(helps=False, reason="the certificate will still be untrusted"),
 )
-_RESET = frozenset({"ConnectionError", "ProtocolError", "ChunkedEncodingError", "IncompleteRead", "RemoteDisconnected"})
-_HTTPX = frozenset({"ConnectError", "ConnectTimeout", "ReadTimeout", "WriteTimeout", "PoolTimeout"})
 _GIT = like(rf"fatal: unable to access '{URL}': (?P<why>[^\n]{{0,120}})")
 _SAID: tuple[Sign, ...] = (
     _GIT,
-    *_CERTIFICATE,
+    _CERTIFICATE,
     # requests and urllib3
     like(r"(?:host='(?P<host>[\w.\-]+)', port=(?P<port>\d+)[^\n]{0,40}?)?Max retries exceeded with url"),
     Sign("Read timed out.", r"ConnectionPool\(host='(?P<host>[\w.\-]+)', port=(?P<port>\d+)\): Read timed out\."),
-    like(r"\('Connection aborted\.', (?P<why>[^\n]{0,100})", _RESET),
-    like(r"Connection broken: (?P<why>[^\n]{0,100})", _RESET),
     Sign("Remote end closed connection without response"),
     # urllib
     like(
         r"<urlopen error (?P<why>(?:\[Errno (?!2\]|20\]|21\]|13\])-?\d+\]|timed out"
         r"|\[SSL|_ssl|EOF|Remote|retrieval)[^>]{0,300})>"
     ),
-    like(r"HTTP Error 403: rate limit exceeded[^\n]{0,80}"),
-    Sign("retrieval incomplete: got only"),
     *meaning(  # the words of urllib, requests and httpx for a status
-        like(r"HTTP Error (?P<status>5\d\d|429)[^\n]{0,80}"),
+        like(r"HTTP Error (?P<status>5\d\d|429|403(?=: rate limit exceeded))[^\n]{0,80}"),
         like(rf"(?P<status>50[0234]) Server Error[^\n]*?(?:url: {URL}|$)"),
         like(rf"(?P<status>429) Client Error[^\n]*?(?:url: {URL}|$)"),
         like(rf"(?P<status>403) Client Error: rate limit exceeded[^\n]*?(?:url: {URL}|$)"),  # GitHub's
@@ -75,34 +63,55 @@ _SAID: tuple[Sign, ...] = (
         like(rf"Client error '(?P<status>429)[^']*' for url '{URL}"),
         cause="{who} got HTTP {status} from {to}",
     ),
-    # reqwest, in programs written in Rust
-    like(rf"error sending request for url \({URL}"),
-    # httpx, aiohttp
-    *(Sign(name, rf"{name}(?:: (?P<why>[^\n]{{0,100}}))?", frozenset({name})) for name in sorted(_HTTPX)),
-    like(r"Cannot connect to host (?P<host>[\w.\-]+):(?P<port>\d+) ssl"),
-    Sign("ServerDisconnectedError", types=("ServerDisconnectedError",)),
+    like(rf"error sending request for url \({URL}"),  # reqwest, in programs written in Rust
+    like(r"Cannot connect to host (?P<host>[\w.\-]+):(?P<port>\d+) ssl"),  # aiohttp
     # Hugging Face
     like(rf"We couldn't connect to '{URL}"),
     Sign("LocalEntryNotFoundError", types=("LocalEntryNotFoundError",)),
-    Sign("An error happened while trying to locate the file on the Hub"),
     *meaning(
         Sign("outgoing traffic has been disabled"),
-        Sign(_OFFLINE_MODE),
+        Sign("offline mode is enabled"),
         cause="{who} needs a Hugging Face Hub file that is not in the cache, and offline mode is on",
         advice=("env | grep -E 'HF_HUB_OFFLINE|TRANSFORMERS_OFFLINE|HF_HOME'   # offline on purpose? which cache?",),
         retry=Retry(helps=False, reason="the file will still be missing in offline mode"),
     ),
     like(rf"Couldn't reach (?P<what>'[^'\n]+' on the Hub|{URL})[^\n]{{0,80}}", cause="{who} could not reach {what}"),
-    Sign("CAS service error"),
-    Sign("An error occurred while downloading using `hf_transfer`"),
+    *map(
+        Sign,
+        (
+            *("CAS service error", "An error occurred while downloading using `hf_transfer`"),
+            "An error happened while trying to locate the file on the Hub",
+        ),
+    ),
+    *(
+        Sign(name, rf"{name}(?:: (?P<why>[^\n]{{0,100}}))?", (name,))
+        for name in (
+            *("ConnectError", "ConnectTimeout", "ReadTimeout", "WriteTimeout", "PoolTimeout"),  # httpx
+            "ServerDisconnectedError",  # aiohttp
+        )
+    ),
+    Sign("retrieval incomplete: got only"),  # urllib
+    Sign("CondaHTTPError: HTTP 000"),
     # object stores and trackers
     like(rf"Could not connect to the endpoint URL: \"{URL}"),
     like(rf"(?:Connect|Read) timeout on endpoint URL: \"?{URL}"),
     like(r"Run initialization has timed out after [\d.]+ sec"),
-    Sign("CondaHTTPError: HTTP 000"),
     *service_text.NO_ANSWER,
 )
-SIGNS = (*_SAID, *UNREACHABLE)
+_OF_TOOLS = (
+    like(r"dial tcp \S{1,300}[^\n]{0,200}: (?P<why>i/o timeout|connect: [a-z ]{1,40}|no such host)"),
+    like(rf"URL {URL}\S* returned error code: (?P<status>429|5\d\d)", cause="{who} got HTTP {status} from {to}"),
+    # pip's; it tries again, and then only says that it found no version
+    like(r"Retry\(total=\d+[^\n]{0,200}after connection broken by '(?P<why>[^\n]{1,200})'"),
+    like(r"(?P<why>Could not resolve host: (?P<host>[\w.\-]{1,255}))"),
+    like(r"unable to resolve host address [`'\u2018](?P<host>[\w.\-]{1,255})"),  # wget
+    like(rf"E: Failed to fetch {URL}"),  # apt
+    like(r"(?P<why>net/http: (?:request canceled|TLS handshake timeout)[^\n]{0,100})"),
+    Sign("toomanyrequests: "),  # registries of containers
+    like(r"curl: \((?:5|7|16|28|35|52|56|92)\) (?P<why>[^\n]{1,100})"),
+)
+"""Groups `url`, `host`, `status`, `why`."""
+SIGNS = (*_SAID, *_OF_TOOLS)
 _TRIES_AGAIN = "Retrying (Retry("
 """From urllib3, which pip bundles."""
 # etcd's client, which torch's rendezvous may use, also uses urllib3.
@@ -115,7 +124,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None  # a signal ended it, so earlier output was not the end
     hit = in_exception(death, _SAID) if death.exception is not None else in_last_words(death, _SAID, LEAVING)
     if hit is None or (hit.exception is None and _TRIES_AGAIN in hit.text):
-        hit = said_last(death, UNREACHABLE)
+        hit = said_last(death, _OF_TOOLS)
     if hit is None and death.exception is not None and tells_of_a_program(death.exception):
         hit = in_last_words(death, (_GIT,), LEAVING)
     if hit is None or _RENDEZVOUS.search(hit.traceback):
@@ -139,7 +148,7 @@ def _advice(hit: Hit, host: str | None) -> tuple[str, ...]:
     port = f":{hit['port']}" if hit["port"] not in (None, "80", "443") else ""
     url = f"https://{host}{port}" if host else "https://huggingface.co"
     ask = f"curl -sSI --max-time 10 {url}   # on the failed node: is there internet access?"
-    if hit.sign in _CERTIFICATE:
+    if hit.sign is _CERTIFICATE:
         signer = f"curl -sSIv --max-time 10 {url}   # who signed the certificate? a TLS-intercepting proxy has its own"
         trust = "export SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt REQUESTS_CA_BUNDLE=$SSL_CERT_FILE"
         return (signer, trust) if host else (trust,)

@@ -44,7 +44,6 @@ SIGNS = meaning(
         "IllegalAddress|MisalignedAddress|LaunchFailure|IllegalInstruction|InvalidPc|InvalidAddressSpace",
         "ILLEGAL_ADDRESS|MISALIGNED_ADDRESS|LAUNCH_FAILED|ILLEGAL_INSTRUCTION|INVALID_PC|INVALID_ADDRESS_SPACE",
     ),
-    Sign("results in UNKNOWN_CUDA_ERROR", r"\[7(?:00|1[5-9])\] Call to cu\w{1,40} results in UNKNOWN_CUDA"),
     like(r"HSA_STATUS_ERROR_(?:MEMORY_APERTURE_VIOLATION|MEMORY_FAULT|ILLEGAL_INSTRUCTION)\b"),
     Sign("address of the MTE instruction is out of range"),  # Ascend's
     # ROCm

@@ -17,8 +17,7 @@ import re
 from ddp_run.evidence.exception_chain import raised_from
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.package_text import missing_package
-from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words, like, meaning, said_last
-from ddp_run.judge.start_text import NO_LIBRARY
+from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words, like, said_last
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -59,19 +58,17 @@ _RAISED: tuple[Sign, ...] = (
     Sign(
         "Failed to import ", r"Failed to import \S{1,200} because of the following error(?![^\n]*\n\[Errno )", _LIBRARY
     ),
-    like(r"import error message: {1,2}No module named '", _LIBRARY),  # apex
-    Sign("to be installed. Run `pip install ", types=_OF_LIBRARIES),
-    Sign("library installed in your environment", types=_OF_LIBRARIES),
     Sign("failed to import on the worker", types=_OF_LIBRARIES),
     Sign("Could not load libtorchcodec", types=_OF_LIBRARIES),
-    *meaning(  # a package is not installed, in words that do not say so
-        Sign(" kernels not found. Please follow ", types=("AssertionError",)),  # vLLM, like the next
-        Sign("RuntimeError: NIXL is not available", types=_OF_LIBRARIES),
-        Sign("cannot load MPI library", types=_OF_LIBRARIES),  # mpi4py
-        likely=True,
-    ),
+    like(r"import error message: {1,2}No module named '", _LIBRARY),
+    Sign("library installed in your environment", types=_OF_LIBRARIES),
+    Sign("RuntimeError: NIXL is not available", types=_OF_LIBRARIES, likely=True),
+    Sign("cannot load MPI library", types=_OF_LIBRARIES, likely=True),
 )
-SIGNS = (*_RAISED, *NO_LIBRARY, *_TRITONS)
+_NO_LIBRARY = (
+    like(r"error while loading shared libraries: (?P<library>[^\s:]{1,400}): cannot open shared object file"),
+)
+SIGNS = (*_RAISED, *_NO_LIBRARY, *_TRITONS)
 _CHECK = "python -m pip check   # are the installed versions compatible?"
 _NAMED = re.compile(
     r"(?<!\S)(?P<library>\S{1,400}\.so[\w.]{0,40}): (?:cannot open shared object file|undefined symbol)"
@@ -81,7 +78,7 @@ _MODULE = re.compile(r"(?:No module named '|No package metadata was found for )(
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a failed import or dynamic library that ended the rank."""
-    hit = said_last(death, NO_LIBRARY)
+    hit = said_last(death, _NO_LIBRARY)
     if hit is not None:
         cause = f"the program to start lacks a library: {hit['library']}"
         return hit.finding(RULE, death, cause, _advice(hit.text, hit.match))

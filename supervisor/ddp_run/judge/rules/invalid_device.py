@@ -15,11 +15,9 @@ that lists fewer, or the global rank used as the index on a second node.
 
 from __future__ import annotations
 
-import re
-
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import ended_by_gpu, errors_named, vendor
-from ddp_run.judge.signs import Sign, like
+from ddp_run.judge.signs import Sign, like, meaning
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -28,37 +26,32 @@ RULE = Rule(
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same rank will select the same GPU again"),
 )
-_INTELS = (
-    like(r"The device index is out of range\. It must be in \[0, (?P<count>\d+)\), but got (?P<device>\d+)"),
-    Sign(
-        "total number of device is",
-        r"device is out of range, device is (?P<device>\d+), total number of device is (?P<count>\d+)",
-    ),
-)
-_TOO_FEW = (
-    like(r"NotEnoughCUDADevices\(\"?`num_shard` is \d{1,6} but only (?P<count>\d{1,6}) "),  # TGI's launcher
-    like(r"World size \(\d{1,9}\) is larger than the number of available GPUs \((?P<count>\d{1,6})\)"),  # vLLM
-    like(r"DP adjusted local rank (?P<device>\d{1,6}) is out of bounds"),
-    like(r"specifies invalid or unsupported gpu id (?P<device>\d{1,6})"),  # Triton
-    like(r"No slot '(?P<device>\d{1,6})' specified on host '"),  # DeepSpeed
-)
-"""Servers and launchers print this before they start more processes than the host has GPUs."""
-SIGNS = (
+SIGNS = meaning(
     like(r"Invalid device string: '(?P<device>[^'\n]{1,80})'"),
     like(r"(?<!Error 101: )invalid device ordinal"),
-    like(r"device < num_gpus[^\n]*(?:device=(?P<device>\d*),? ?num_gpus=(?P<count>\d*))?"),
+    like(r"device < num_gpus(?:[\s\S]{0,200}?device=(?P<device>\d+), ?num_gpus=(?P<count>\d+))?"),
     Sign("Invalid device id", types=("AssertionError",)),
-    like(r"Invalid device argument\s*:? ?(?P<device>\d+)?"),
     Sign("nvidia-container-cli: device error: "),
     *errors_named("InvalidDevice", "INVALID_DEVICE"),
-    like(r"set device=(?P<device>\d{1,9}), valid device range is \[0, (?P<count>\d+)\)"),
-    Sign("[Error]: Invalid device ID."),  # both are from Ascend
-    *_INTELS,
-    like(r"You requested gpu: [^\n]{1,200}\n? *But your machine only has: "),
-    *_TOO_FEW,
+    like(r"The device index is out of range\. It must be in \[0, (?P<count>\d+)\), but got (?P<device>\d+)"),  # Intel's
+    *map(
+        like,
+        (
+            r"device is out of range, device is (?P<device>\d+), total number of device is (?P<count>\d+)",  # Intel's
+            r"set device=(?P<device>\d{1,9}), valid device range is \[0, (?P<count>\d+)\)",  # Ascend's
+            r"DP adjusted local rank (?P<device>\d{1,6}) is out of bounds",  # vLLM
+            r"specifies invalid or unsupported gpu id (?P<device>\d{1,6})",  # Triton's server
+            r"No slot '(?P<device>\d{1,6})' specified on host '",  # DeepSpeed
+            r"Invalid device argument\s*:? ?(?P<device>\d+)?",
+            r"You requested gpu: [^\n]{1,200}\n? *But your machine only has: ",  # Lightning
+        ),
+    ),
+    Sign("[Error]: Invalid device ID."),  # Ascend's
+    like(r"NotEnoughCUDADevices\(\"?`num_shard` is \d{1,6} but only \d{1,6} "),  # TGI's launcher
+    like(r"World size \(\d{1,9}\) is larger than the number of available GPUs \(\d{1,6}\)"),  # vLLM
     like(r"on \w+ device (?P<device>\d+) but torch\.\w+\.device_count\(\) is (?P<count>\d+)"),
+    cause="{who} selected {asked}{, but sees {count}}{where}",
 )
-_DEVICES = re.compile(r"device=(?P<device>\d+), num_gpus=(?P<count>\d+)")
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
@@ -66,27 +59,18 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = ended_by_gpu(death, SIGNS)
     if hit is None:
         return None
-    shown = _DEVICES.search(hit.match.string)
-    device, count = (shown["device"], shown["count"]) if shown else (hit["device"], hit["count"])
-    asked = f"GPU {device}" if device else "a GPU that it cannot see"
-    cause = f"{death.who} selected {asked}"
-    if count:
-        cause += f", but sees {count}" if device else ""
-    elif death.local_rank is not None:
-        cause += f" (local rank {death.local_rank})"
-    return hit.finding(
-        RULE, death, cause + death.where, _advice("XPU" if hit.sign in _INTELS else vendor(hit.match.string), death)
-    )
+    cause = hit.says(death, asked=f"GPU {hit['device']}" if hit["device"] else "a GPU that it cannot see")
+    return hit.finding(RULE, death, cause, _advice(vendor(hit.match.string), death))
 
 
 def _advice(maker: str, death: Death) -> tuple[str, ...]:
-    count = {"HIP": "rocm-smi --showid", "XPU": "xpu-smi discovery"}.get(maker, "nvidia-smi -L")
-    masks = {"HIP": "HIP_VISIBLE_DEVICES", "XPU": "ZE_AFFINITY_MASK"}
-    mask = masks.get(maker, "CUDA_VISIBLE_DEVICES")
+    count, mask, module = {
+        "HIP": ("rocm-smi --showid", "HIP_VISIBLE_DEVICES", "cuda"),
+        "XPU": ("xpu-smi discovery", "ZE_AFFINITY_MASK", "xpu"),
+    }.get(maker, ("nvidia-smi -L", "CUDA_VISIBLE_DEVICES", "cuda"))
     mine = f"   # local rank {death.local_rank} needs index {death.local_rank}" if death.local_rank is not None else ""
-    module = "xpu" if maker == "XPU" else "cuda"
     return (
         f'{count}; echo "{mask}=${{{mask}-unset}}"{mine}',
-        f"ddp-run --nproc-per-node={'xpu' if maker == 'XPU' else 'gpu'} …   # as many ranks as GPUs",
+        f"ddp-run --nproc-per-node={'xpu' if module == 'xpu' else 'gpu'} …   # as many ranks as GPUs",
         f'torch.{module}.set_device(int(os.environ["LOCAL_RANK"]))   # not RANK: that counts across all nodes',
     )

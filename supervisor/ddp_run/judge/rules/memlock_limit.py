@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu
-from ddp_run.judge.signs import Sign, anywhere, first_of, like, meaning, quotes
+from ddp_run.judge.signs import Sign, anywhere, first_of, like, quotes
 from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -29,8 +29,9 @@ RULE = Rule(
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the limit will still be too low"),
 )
-_CALL = meaning(
-    like(r"Call to (?P<call>ibv_(?:reg|create)_\w+) failed with error Cannot allocate memory"),
+_CALL = Sign(
+    "failed with error Cannot allocate memory",
+    r"Call to (?P<call>ibv_(?:reg|create)_\w+) failed with error Cannot allocate memory",
     advice=(
         "grep 'Max locked memory' /proc/self/limits   # inside the job: must be unlimited",
         "docker run --ulimit memlock=-1:-1 …"
@@ -43,12 +44,12 @@ _LIMIT = (
     like(r"Please set max locked memory \(ulimit -l\)[^\n]{0,200}current: (?P<limit>[\w ]+)"),
     Sign("trying to allocate some locked memory"),
 )
-SIGNS = (*_CALL, *_LIMIT)
+SIGNS = (_CALL, *_LIMIT)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match NCCL's warning for the error that ended the rank; certain if a line names the limit."""
-    hit, limit = first_of(death, _CALL, ended_by_gpu, behind_nccl), anywhere(death.stderr, _LIMIT)
+    hit, limit = first_of(death, (_CALL,), ended_by_gpu, behind_nccl), anywhere(death.stderr, _LIMIT)
     if hit is None:
         return None
     sure: Confidence = "certain" if limit is not None else "likely"

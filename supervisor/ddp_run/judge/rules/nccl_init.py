@@ -20,8 +20,8 @@ import re
 from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.nccl_text import ERRORS, REASONS, NcclError, error_of
-from ddp_run.judge.signs import ended_by, like
+from ddp_run.judge.nccl_text import ERRORS, REASONS, error_of
+from ddp_run.judge.signs import Sign, ended_by, like
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import Rank
 
@@ -33,16 +33,22 @@ RULE = Rule(
     unlike="together",
     backend="always",
 )
-_UNIQUE_ID = (
-    like(
-        r"\[(?P<rank>\d{1,9})\] is setting up NCCL communicator and retrieving ncclUniqueId from"
-        r" \[(?P<root>\d{1,9})\]"
-        r"[\s\S]{0,400}?got error: (?P<error>[^\n]*)"
+_UNIQUE_ID = Sign(
+    "] is setting up NCCL communicator and retrieving ncclUniqueId from",
+    r"retrieving ncclUniqueId from \[(?P<root>\d{1,9})\][\s\S]{0,400}?got error: (?P<error>[^\n]*)",
+    cause="{who} waited in NCCL setup for rank {root}, which did not start the same collective in time",
+    advice=(
+        "py-spy dump --pid PID_OF_RANK_{root}   # while the next run waits: where is rank {root}?",
+        "export NCCL_DEBUG=INFO   # prints each rank's 'Init START'",
     ),
+    likely=True,
 )
-_HCCL = (like(r"HCCL function error: (?P<call>[hH]cclCommInitRootInfo\w{0,20})\("),)
-"""Ascend's errors, through torch_npu."""
-SIGNS = (*ERRORS, *REASONS, *_UNIQUE_ID, *_HCCL)
+_HCCL = like(
+    r"HCCL function error: (?P<call>[hH]cclCommInitRootInfo\w{0,20})\(",  # Ascend's errors, through torch_npu
+    cause="{who}: HCCL could not set up its communicator ({call})",
+    likely=True,
+)
+SIGNS = (*ERRORS, *REASONS, _UNIQUE_ID, _HCCL)
 _CODES = frozenset({"ncclInvalidUsage", "ncclInvalidArgument", "ncclInternalError", "ncclUnhandledCudaError"})
 _VERSIONS = re.compile(r"[Mm]ismatched NCCL version|mismatch in (?:info|rank count) from procs|Message truncated")
 _FOR_SURE = re.compile(
@@ -54,22 +60,14 @@ _WAITED = re.compile(r"wait timeout|Socket Timeout|[Tt]imed out|Timeout waiting"
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match an NCCL error about wrong use or a failed setup, not about the network or a lost peer."""
-    waited = ended_by(death, _UNIQUE_ID)
+    waited = ended_by(death, (_UNIQUE_ID,))
     if waited is not None:
-        if not _WAITED.search(waited["error"] or ""):
-            return None
-        root = Rank(int(waited["root"] or 0))
-        cause = f"{death.who} waited in NCCL setup for rank {root}, which did not start the same collective in time"
-        advice = (
-            f"py-spy dump --pid PID_OF_RANK_{root}   # while the next run waits: where is rank {root}?",
-            "export NCCL_DEBUG=INFO   # prints each rank's 'Init START'",
-        )
-        return replace(waited.finding(RULE, death, cause, advice, confidence="likely"), culprit=root)
-    ascends = ended_by(death, _HCCL)
+        late = _WAITED.search(waited["error"] or "") is not None
+        return replace(waited.finding(RULE, death), culprit=Rank(int(waited["root"] or 0))) if late else None
+    ascends = ended_by(death, (_HCCL,))
     if ascends is not None:
-        cause = f"{death.who}: HCCL could not set up its communicator ({ascends['call']})"
         look = "npu-smi info   # are the devices of ASCEND_RT_VISIBLE_DEVICES there, and healthy?"
-        return ascends.finding(RULE, death, cause, (look,), confidence="likely")
+        return ascends.finding(RULE, death, None, (look,))
     error = error_of(death)
     if error is None or error.network or error.peer_left or error.mismatch or error.shared_memory:
         return None
@@ -83,18 +81,14 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         RULE,
         death,
         f"{death.who}: NCCL failed with {said}",
-        _advice(error),
+        _OTHER_VERSIONS if _VERSIONS.search(error.reason or "") else _DEBUG,
         confidence="certain" if sure else "likely",
         also=error.also,
     )
 
 
-def _advice(error: NcclError) -> tuple[str, ...]:
-    said = error.reason or ""
-    debug = "export NCCL_DEBUG=INFO   # the first NCCL WARN line of the next run shows why"
-    if _VERSIONS.search(said):
-        return (
-            "python -c 'import torch; print(torch.__version__, torch.cuda.nccl.version())'   # the same on every node?",
-            "echo $LD_LIBRARY_PATH $LD_PRELOAD   # does one of them load a different libnccl?",
-        )
-    return (debug,)
+_DEBUG = ("export NCCL_DEBUG=INFO   # the first NCCL WARN line of the next run shows why",)
+_OTHER_VERSIONS = (
+    "python -c 'import torch; print(torch.__version__, torch.cuda.nccl.version())'   # the same on every node?",
+    "echo $LD_LIBRARY_PATH $LD_PRELOAD   # does one of them load a different libnccl?",
+)

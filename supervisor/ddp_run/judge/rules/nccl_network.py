@@ -40,50 +40,42 @@ _ALONE = meaning(
         r"NCCL WARN \[Proxy Service \d{1,9}\] (?P<said>Failed to execute operation Connect from rank \d{1,9})",
         cause="{who}: NCCL could not connect to another host: {said}",
     ),
-    *meaning(
-        like(  # NCCL's src/misc/socket.cc: another rank's host refuses a connection, again and again
-            r"socketPollConnect: connect (?:to \S{1,80} )?returned (?P<said>[^,\n]{1,80}), retrying "
-            r"\((?P<times>\d{1,9}/\d{1,9})\)"
-        ),
+    Sign(
+        "socketPollConnect: connect ",  # NCCL's src/misc/socket.cc: another rank's host refuses a connection
+        r"socketPollConnect: connect (?:to \S{1,80} )?returned (?P<said>[^,\n]{1,80}), retrying "
+        r"\((?P<times>\d{1,9}/\d{1,9})\)",
         cause="{who}: NCCL cannot connect to another host: {said} (attempt {times})",
         advice=("ip -br addr   # which interface connects the hosts? set NCCL_SOCKET_IFNAME to it on each",),
     ),
-    *meaning(
-        Sign(
-            "UCX  ERROR ",  # MPI and NCCL's UCX plugin use it
-            r"UCX  ERROR +(?P<said>Transport retry count exceeded on \S{1,80}|Remote endpoint is unreachable"
-            r"|no [\w ]{1,40} transport to [^\n]{1,300}Destination is unreachable)",
-        ),
-        cause="{who}: the network failed: {said}",
-        advice=("ibv_devinfo; ip -br addr   # on both hosts",),
-    ),
-    *meaning(
-        like(  # NCCL's src/transport/net_ib.cc; older versions print `error 12`, newer ones `status=12`
-            r"NET/IB ?: Got completion from peer (?P<peer>\S{1,80}) with (?:error|status)[ =](?P<status>[1-9]\d{0,4})"
-        ),
+    Sign(
+        ": Got completion from peer ",  # its src/transport/net_ib.cc; older versions print `error 12`
+        r"NET/IB ?: Got completion from peer (?P<peer>\S{1,80}) with (?:error|status)[ =](?P<status>[1-9]\d{0,4})",
         cause="{who}: an NCCL transfer over InfiniBand failed (status {status}, peer {peer})",
         advice=(
             "ibv_devinfo; ibstat   # on both hosts: is the port active?",
             "NCCL_IB_DISABLE=1 ddp-run …   # once: shows whether InfiniBand is the cause (slow)",
         ),
     ),
-    advice=("ip -br addr   # which interface connects the hosts?",),
+    Sign(
+        "UCX  ERROR ",  # MPI and NCCL's UCX plugin use it
+        r"UCX  ERROR +(?P<said>Transport retry count exceeded on \S{1,80}|Remote endpoint is unreachable"
+        r"|no [\w ]{1,40} transport to [^\n]{1,300}Destination is unreachable)",
+        cause="{who}: the network failed: {said}",
+        advice=("ibv_devinfo; ip -br addr   # on both hosts",),
+    ),
     likely=True,
 )
-"""Lines without an exception, the most telling first."""
+"""Lines without an exception."""
 _NEVER = Retry(helps=False, reason="the interface will still be missing")
-_CCL = meaning(
-    Sign(
-        "host IP",
-        r"oneCCL: [^\n]{1,300}?(?P<said>can ?not get host IP|can't find interface \S{1,80} to get host IP)",
-        ("RuntimeError",),
-    ),
+_CCL = Sign(
+    "host IP",
+    r"oneCCL: [^\n]{1,300}?(?P<said>can ?not get host IP|can't find interface \S{1,80} to get host IP)",
+    ("RuntimeError",),
     cause="{who}: oneCCL found no network address of this host: {said}",
     advice=("ip -br addr; env | grep -E 'CCL_KVS|FI_'   # is there such an interface?",),
     retry=_NEVER,
 )
-"""Intel's collective library found no address of this host."""
-SIGNS = (*ERRORS, *REASONS, *_ALONE, *_CCL)
+SIGNS = (*ERRORS, *REASONS, *_ALONE, _CCL)
 _INTERFACE = re.compile(
     r"no socket interface found|No usable listening interface|no interface found|no device found"
     r"|No IP interface found|No interface found in the same subnet"
@@ -98,7 +90,7 @@ _FOR_SURE = re.compile(
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match an NCCL error caused by the network, or a system error without a reason."""
-    ccl = in_exception(death, _CCL)
+    ccl = in_exception(death, (_CCL,))
     if ccl is not None:
         return ccl.finding(RULE, death)
     error = error_of(death)
@@ -129,7 +121,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 def _without_exception(death: Death) -> Finding | None:
     """Match a log with a failed connection or a failed transfer over InfiniBand, and no exception."""
-    hit = next((hit for sign in _ALONE if (hit := in_last_words(death, (sign,))) is not None), None)
+    hit = in_last_words(death, _ALONE)
     return None if hit is None else hit.finding(RULE, death)
 
 

@@ -20,7 +20,7 @@ longer than the timeout, an exception that only one rank caught. If the work is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
@@ -30,6 +30,7 @@ from ddp_run.judge.signs import Hit, Sign, ended_by, every, in_last_words, like,
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.judge.waiting import dump_stacks, silent
 from ddp_run.record.events import Rank
+from ddp_run.values.words import named_ranks
 
 RULE = Rule(
     *named(__name__, __doc__),
@@ -51,10 +52,8 @@ _TIMED_OUT = (
     _CAUGHT,
     like(r"Timeout at NCCL work: (?P<seq>\d+), last enqueued NCCL work: (?P<enqueued>\d+)"),
     like(r"NCCL timeout in: (?P<where>\S+:\d+)"),
-    # Ascend's collective library, by CANN's error codes
-    Sign("EI0002: ", r"EI0002: [^\n]{0,160}\btimes out"),
-    Sign("EI0006: ", r"EI0006: [^\n]{0,160}\btimes out"),
     Sign("hccl ", r"\bhccl \w{1,20} task timeout"),
+    Sign("EI000", r"EI000[26]: [^\n]{0,160}\btimes out"),  # Ascend's collective library, by CANN's error codes
 )
 _STUCK = meaning(
     like(r"ProcessGroup\w{1,40}'s watchdog got stuck for (?P<seconds>\d+) seconds"),
@@ -67,18 +66,15 @@ _STUCK = meaning(
     ),
     likely=True,
 )
-_ABORTED = "{who} aborted after an NCCL collective timed out, reported by "
-_SIGNAL = (
-    like(r"eceived a dump signal [^.]{0,200}?from\s{1,20}this local rank", cause=f"{_ABORTED}itself", likely=True),
+_GONE = meaning(
     like(
-        r"eceived a dump signal [^.]{0,200}?from\s{1,20}rank (?P<rank>\d+)",
-        cause=f"{_ABORTED}rank {{rank}}",
-        likely=True,
+        r"eceived a dump signal [^.]{0,200}?from\s{1,20}(?P<by>this local rank|rank \d+)",
+        cause="{who} aborted after an NCCL collective timed out, reported by {by}",
     ),
-)
-_DONE = meaning(
-    Sign("Some NCCL operations have failed or timed out"),
-    cause="{who} was aborted by the NCCL watchdog: a collective failed or timed out",
+    Sign(
+        "Some NCCL operations have failed or timed out",
+        cause="{who} was aborted by the NCCL watchdog: a collective failed or timed out",
+    ),
     likely=True,
 )
 _REPORTS = (
@@ -92,15 +88,15 @@ _PROGRESS = Sign(
     "last enqueued ",
     r"(?:\[rank(?P<global>\d{1,9})\]:.{0,200}?)?\[(?:(?P<group>PG [^\]]{0,200}?) )?Rank"
     r" (?P<rank>\d{1,9})\].{0,300}?"
-    r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,20})\b.{0,100}?"
-    r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,20})\b",
+    r"last enqueued (?:NCCL )?work: (?P<count>-?\d{1,20})\b.{0,100}?"
+    r"last completed (?:NCCL )?work: ",
 )
 _RAS = (
     like(r"(?:Rank (?P<rank>\d{1,9}) has|\d{1,9} ranks have) launched up to operation (?P<count>\d{1,20})\b"),
     like(r"Rank (?P<rank>\d{1,9}) has not launched any operations(?P<count>)"),
 )
 """NCCL's own report about a communicator (the `ncclras` program, src/ras/client_support.cc)."""
-SIGNS = (*_TIMED_OUT, *_STUCK, *_SIGNAL, *_DONE, *_REPORTS, *_RAS, _PROGRESS)
+SIGNS = (*_TIMED_OUT, *_STUCK, *_GONE, *_REPORTS, *_RAS, _PROGRESS)
 _NO_TIMEOUT = re.compile(r"(?:CUDA|HIP) error|NCCL error|illegal memory access|ECC|unspecified launch failure")
 _WHOLE_JOB = re.compile(r"default_pg|^PG 0$")
 """In this group, a rank's number equals its number in the job."""
@@ -110,14 +106,13 @@ _NONE_YET = 2**62
 
 @dataclass(frozen=True, slots=True)
 class _Suspect:
-    """The rank that is likely missing, a phrase for it by other ranks and by itself, and the lines as evidence."""
+    """Who is likely missing, and why: a phrase after a comma."""
 
+    who: str
     rank: Rank | None
-    other: str
-    own: str
+    why: str
     quotes: tuple[Quote, ...] = ()
-    shown: bool = True
-    """A line says so; otherwise only the rank's silence does."""
+    """The lines that say so; none: only the rank's silence does."""
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
@@ -131,16 +126,15 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         hit = _first(death) or hit
     suspect = attempt.once(_suspect)
     cause = f"{death.who} waited {_what(hit)}, which never completed"
-    if suspect is not None and suspect.rank != death.rank:
-        cause += f"; likely for {suspect.other}"
-    elif suspect is not None:
-        cause += f"; likely the lagging rank itself: {suspect.own}"
+    if suspect is not None:
+        own = suspect.rank is not None and suspect.rank == death.rank
+        cause += f"; likely {'the lagging rank itself' if own else f'for {suspect.who}'}, {suspect.why}"
     finding = hit.finding(
         RULE,
         death,
         cause,
         _advice(suspect, attempt),
-        confidence="certain" if hit.sign is _CAUGHT and (suspect is None or suspect.shown) else "likely",
+        confidence="certain" if hit.sign is _CAUGHT and (suspect is None or suspect.quotes) else "likely",
         also=suspect.quotes if suspect is not None else (),
     )
     return replace(finding, culprit=suspect.rank if suspect is not None else None)
@@ -170,7 +164,7 @@ def _stuck(death: Death, attempt: Evidence) -> Finding | None:
     # torch calls every failure of a collective a timeout when it asks for a dump
     if any(_NO_TIMEOUT.search(line) for line in death.stderr.ending(LAST_WORDS).lines):
         return None
-    hit = in_last_words(death, _SIGNAL) or in_last_words(death, _DONE)
+    hit = in_last_words(death, _GONE)
     return None if hit is None else hit.finding(RULE, death, None, _advice(None, attempt))
 
 
@@ -181,69 +175,47 @@ def _what(hit: Hit) -> str:
     number = f" #{hit['seq']}" if hit["seq"] else ""
     size = f" ({hit['numel']} elements)" if hit["numel"] else ""
     waited = hit["ran"] or hit["limit"]
-    return f"{_seconds(waited)}in {operation}{number}{size}"
-
-
-def _seconds(milliseconds: str | None) -> str:
-    return f"{int(milliseconds) / 1000:.4g} s " if milliseconds else ""
+    seconds = f"{int(waited) / 1000:.4g} s " if waited else ""
+    return f"{seconds}in {operation}{number}{size}"
 
 
 def _suspect(attempt: Evidence) -> _Suspect | None:
-    """Return the rank in torch's report, else the one that lags behind, else the only silent one."""
+    """Return who is missing according to torch's report, else the one that lags behind, else the only silent one."""
     logs = [death.stderr for death in attempt.deaths] or [attempt.agent.log]
-    return _reported(logs) or _seen_by_nccl(logs) or _lagging(logs) or _mute(attempt)
+    return _reported(logs) or _lagging(logs) or _mute(attempt)
 
 
 def _reported(logs: Iterable[LogText]) -> _Suspect | None:
     hit = next((hit for log in logs for sign in _REPORTS for hit in every(log, sign)), None)
     if hit is None:
         return None
-    ranks = [part.strip() for part in (hit["ranks"] or "").split(",")]
-    named = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(ranks[:8])}"
-    rank = Rank(int(ranks[0])) if len(ranks) == 1 else None
-    according = "according to torch's desync report"
-    return _Suspect(rank, f"{named}, {according}", according, quotes(hit))
+    ranks = [Rank(int(part)) for part in (hit["ranks"] or "").split(",")]
+    rank = ranks[0] if len(ranks) == 1 else None
+    return _Suspect(named_ranks(ranks), rank, "according to torch's desync report", quotes(hit))
 
 
-def _seen_by_nccl(logs: Iterable[LogText]) -> _Suspect | None:
-    """Return the only rank that, according to NCCL's report, is behind the others of its communicator."""
-    for log in logs:
-        told = [(int(hit["count"] or 0), hit) for hit in every(log, *_RAS)]
-        counts = [count for count, _ in told]
-        fewest, most = min(counts, default=0), max(counts, default=0)
-        behind = [hit for count, hit in told if count == fewest]
-        if fewest < most and len(behind) == 1 and behind[0]["rank"]:
-            why = f"launched {fewest} operations where others launched {most}, according to NCCL's report"
-            rank = Rank(int(behind[0]["rank"]))
-            return _Suspect(rank, f"rank {rank}, which {why}", f"it {why}", quotes(behind[0]))
-    return None
-
-
-def _lagging(logs: Iterable[LogText]) -> _Suspect | None:
+def _lagging(logs: Sequence[LogText]) -> _Suspect | None:
     """Return the rank with the fewest collectives in one process group, if exactly one has fewer than all others."""
-    groups: dict[str, dict[Rank, tuple[int, Hit]]] = {}
-    for hit in (hit for log in logs for hit in every(log, _PROGRESS)):
+    groups: dict[str | None, dict[str | None, tuple[int, Hit]]] = {}
+    for hit in (hit for sign in (*_RAS, _PROGRESS) for log in logs for hit in every(log, sign)):
         if hit["global"] is None and hit["group"] is not None and not _WHOLE_JOB.search(hit["group"]):
             continue
-        rank = Rank(int(hit["global"] or hit["rank"] or 0))
-        count = int(hit["enqueued"] or 0)
-        groups.setdefault(hit["group"] or "", {})[rank] = (-1 if count > _NONE_YET else count, hit)
+        count = int(hit["count"] or 0)
+        counts = groups.setdefault(hit["group"] if hit.sign is _PROGRESS else "NCCL's", {})
+        counts[hit["global"] or hit["rank"]] = (-1 if count > _NONE_YET else count, hit)
     for counts in groups.values():
-        fewest, most = min(count for count, _ in counts.values()), max(count for count, _ in counts.values())
-        behind = [rank for rank, (count, _) in counts.items() if count == fewest]
-        if fewest < most and len(behind) == 1:
-            rank = behind[0]
-            ahead = next(hit for count, hit in counts.values() if count == most)
-            why = f"enqueued {fewest} collectives where others enqueued up to {most}"
-            return _Suspect(rank, f"rank {rank}, which {why}", f"it {why}", quotes(counts[rank][1], ahead))
+        (fewest, last), *others = sorted(counts.values(), key=lambda each: each[0])
+        rank = last["global"] or last["rank"]
+        if rank is not None and others and others[0][0] > fewest:
+            most, ahead = others[-1]
+            why = f"which started {fewest} collectives where others started up to {most}"
+            return _Suspect(f"rank {rank}", Rank(int(rank)), why, quotes(last, ahead))
     return None
 
 
 def _mute(attempt: Evidence) -> _Suspect | None:
     rank = silent(attempt, _TIMED_OUT)
-    return (
-        None if rank is None else _Suspect(rank, f"rank {rank}, the only one that printed no timeout", "", shown=False)
-    )
+    return None if rank is None else _Suspect(f"rank {rank}", rank, "the only one that printed no timeout")
 
 
 def _advice(suspect: _Suspect | None, attempt: Evidence) -> tuple[str, ...]:

@@ -41,8 +41,8 @@ _REFUSED = meaning(
     Sign("is not compatible with compile time compute cap", r"Runtime compute cap (?P<arch>\d+) is not comp"),
     Sign("is not supported for the current GPU. ", r"current GPU\. Minimum capability: \d+\. Current capability: "),
     Sign("FlashAttention only supports ", r"only supports (?:\w{1,20} or )?(?:Turing|Ampere|Ada|Hopper)\b"),
-    Sign("with CUDA capability ", r"GPU with CUDA capability \d+ \d+ is not supported|requires a GPU with CUDA capab"),
     like(r"only supports sm_?\d{2,3} and above"),
+    Sign("with CUDA capab", r"GPU with CUDA capability \d+ \d+ is not supported|requires a GPU with CUDA capab"),
     like(r" Backend requires SM>=\d{2,3}\b"),
     Sign("engine plan file is generated on an incompatible device"),  # TensorRT
     cause="{line}",
@@ -54,55 +54,51 @@ _RAISED = frozenset(
 _ASKS = r"(?:[Rr]equires?|[Nn]eeds?|only (?:supports?|supported|available)|(?:is|are) supported|[Mm]inimum|at least)"
 _OLDER = r"(?:Volta|Turing|Ampere|Ada|Hopper|Blackwell|[sS][mM]_?\d{2,3}|A[18]00|H[128]00|B[23]00)"
 _OF_A_GPU = r"\b(?:[Cc]ompute|CUDA|GPU|device with)"
-_GENERATION = (
-    rf"{_ASKS}[^\n,]{{0,60}}?\b{_OLDER}(?:\+|\b[^\n]{{0,30}}?\b(?:newer|later|above|higher|GPUs?|[AH]\d{{3}})\b)"
-)
+_NEEDS_ANOTHER = "{who} needs another GPU: {asked}{where}"
+_WHAT_IT_HAS = ("nvidia-smi --query-gpu=name,compute_cap --format=csv   # what this GPU has",)
 _TOO_OLD = meaning(
-    Sign(
-        "apability",
-        rf"{_ASKS}[^\n]{{0,120}}?{_OF_A_GPU} [Cc]apability[^\n\d]{{0,30}}\d|Minimum capability: \d"
-        rf"|{_OF_A_GPU} [Cc]apability[^\n\d]{{0,12}}\d[\d.]{{0,4}}\)?,?"
-        r" (?:is required|required|or (?:higher|newer|above|greater|later))",
-        _RAISED,
-    ),
     *(
-        Sign(words, _GENERATION, _RAISED)
-        for words in (
-            *("Volta", "Turing", "Ampere", "Hopper", "Blackwell"),
-            *("requires A100", "requires sm", "supports sm"),
+        Sign("", said, _RAISED)
+        for said in (
+            rf"{_ASKS}[^\n]{{0,120}}?{_OF_A_GPU} [Cc]apability[^\n\d]{{0,30}}\d|Minimum capability: \d",
+            rf"{_OF_A_GPU} [Cc]apability[^\n\d]{{0,12}}\d[\d.]{{0,4}}\)?,?"
+            r" (?:is required|required|or (?:higher|newer|above|greater|later))",
+            rf"{_ASKS}[^\n,]{{0,60}}?\b{_OLDER}"
+            r"(?:\+|\b[^\n]{0,30}?\b(?:newer|later|above|higher|GPUs?|[AH]\d{3})\b)",
+            r"CUDA [Dd]evice does not support bfloat16",
+            r"supported on CUDA ?>= ?\d{1,2}\.\d and MI\d{3}",
         )
     ),
-    like(r"CUDA [Dd]evice does not support bfloat16", _RAISED),
-    like(r"supported on CUDA ?>= ?\d{1,2}\.\d and MI\d{3}", _RAISED),
-    Sign("No supported GPU compute capabilities found"),  # numba
-    Sign("No supported CUDA architectures found"),  # FlashInfer
-    Sign("architecture mismatch when calling `cu"),  # cuSPARSELt
-    cause="{who} needs another GPU: {asked}{where}",
-    advice=("nvidia-smi --query-gpu=name,compute_cap --format=csv   # what this GPU has",),
+    cause=_NEEDS_ANOTHER,
+    advice=_WHAT_IT_HAS,
 )
 """Requirements of kernels, in their libraries' exceptions."""
 _SEVERAL = "No operator found for `"
 """xFormers then lists a reason for each of its kernels; any of them may be the cause."""
 SIGNS = (
     *_REFUSED,
-    *_TOO_OLD,
+    *meaning(
+        Sign("No supported GPU compute capabilities found"),
+        Sign("No supported CUDA architectures found"),
+        Sign("architecture mismatch when calling `cu"),
+        cause=_NEEDS_ANOTHER,
+        advice=_WHAT_IT_HAS,
+    ),
     *errors_named(
         "NoKernelImageForDevice|InvalidKernelImage|InvalidImage|NoBinaryForGpu",
         "NO_BINARY_FOR_GPU|INVALID_(?:IMAGE|SOURCE)",
     ),
     Sign("HSA_STATUS_ERROR_INVALID_ISA"),
     Sign("Error named symbol not found at line "),  # bitsandbytes
-    Sign("Status: device kernel image is invalid", r"GPU:\d{1,4} failed\. Status: device kernel image"),
     Sign("is not defined for option 'gpu-name'", r"Value '(?P<arch>sm_\w{2,6})' is not defined for option"),
     Sign("no kernel image is available for execution on the device"),
-    like(
-        r"(?:(?:CUDA|HIP) (?:driver )?error|Triton Error \[(?:CUDA|HIP)\](?:: {1,2}Code: \d{1,4}, Mess{1,2}age)?)"
-        r": device kernel image is invalid"
+    Sign(
+        ": device kernel image is invalid",
+        r"(?:(?:CUDA|HIP) (?:driver )?error|Triton Error \[(?:CUDA|HIP)\])[^\n]{0,40}: device kernel image is invalid",
     ),
-    Sign("Unable to find code object for all current devices"),
     like(r"\b\w+_STATUS_ARCH_MISMATCH\w*"),
-    Sign("PI_ERROR_INVALID_BINARY"),
-    Sign("UR_RESULT_ERROR_INVALID_BINARY"),
+    *map(Sign, ("PI_ERROR_INVALID_BINARY", "UR_RESULT_ERROR_INVALID_BINARY")),
+    Sign("Unable to find code object for all current devices"),
     like(r"(?P<runtime>CUDA|HIP) error: invalid device function"),
     like(r"rocBLAS error: Cannot read \S[^\n]{0,300} for GPU arch ?: (?P<arch>\w+)"),
     _WARNED,
@@ -111,7 +107,7 @@ SIGNS = (
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a message that ended the rank; torch's warning alone is not a failure."""
-    hit = first_of(death, SIGNS[:-1], ended_by_gpu, behind_nccl)
+    hit = first_of(death, (*_TOO_OLD, *SIGNS[:-1]), ended_by_gpu, behind_nccl)
     if hit is None:
         return None
     warned = anywhere(death.stderr, (_WARNED,))

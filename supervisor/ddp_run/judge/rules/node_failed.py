@@ -5,9 +5,9 @@ The scheduler lost a machine that the job ran on: it crashed, lost power or netw
 The ranks there vanish without a message; the others lose their peers or are killed.
 ## How to recognise it
 SLURM: `srun: error: Node failure on node-7`, `JOB 4242 ON node-7 CANCELLED AT … DUE TO NODE FAILURE`. Kubernetes:
-`NodeLost`, `NodeNotReady`. Torque: `node 1 (…) requested job terminate, 'EOF'`. HTCondor: `Can not reconnect to`. Ray:
-`The node with node id: … has been marked dead`, `because its node has died`. Open MPI: `has lost communication with a
-remote daemon`. A CUDA error on several ranks of that node shortly before suggests that a GPU took the machine down.
+`NodeLost`, `NodeNotReady`. Torque: `node 1 (…) requested job terminate, 'EOF'`. Ray: `The node with node id: … has been
+marked dead`, `because its node has died`. Open MPI: `Remote daemon: … on node …`. A CUDA error on several ranks of that
+node shortly before suggests that a GPU took the machine down.
 ## What to do
 Exclude the node (`sbatch --exclude=NODE`) and tell the cluster admins; `scontrol show node NODE` has the reason. A job
 that writes checkpoints can resume from the last one: `sbatch --requeue` restarts it automatically.
@@ -19,8 +19,8 @@ import re
 import signal
 
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence, LogText
-from ddp_run.judge.platform_text import LOST, LOST_STATE, told_lately
-from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, in_whole_log, like, survived
+from ddp_run.evidence.windows import LEAVING
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, in_last_words, in_whole_log, like, survived
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -47,7 +47,24 @@ _SCHEDULER = (
     like(r"(?P<what>this node manager has mistakenly been marked as dead by the GCS)"),
 )
 """These name no node, or a different one: that of the step's first process."""
-SIGNS = (_NAMED, _DAEMON, *_SCHEDULER, *_RAYS, *LOST, LOST_STATE)
+_LATELY = (
+    like(r"(?P<what>\bNodeNotReady\b[^\n]{0,120})"),
+    Sign(
+        "requested job terminate, 'EOF'", r"(?P<what>node \d{1,9} \((?P<node>[\w.\-]{1,255})\) requested job terminate)"
+    ),
+    like(
+        r"(?P<what>Task launch for \S{1,60} failed on node (?P<node>[\w.\-]{1,255}): (?:Communication connection"
+        r" failure|Job prolog failed|Socket timed out[^\n]{0,60}))"
+    ),
+    like(r"(?P<what>(?:^|State[:=] ?|\s)NODE_FAIL\b(?=[\s,]|$))"),
+    like(r"(?P<what>\bJobNodeLost\b[^\n]{0,120})"),
+    like(r"(?P<what>Can not reconnect to (?P<node>\S{1,255}), rescheduling job)"),
+    like(r"job\.exception type=(?P<what>node-failure [^\n]{0,120})"),
+)
+"""Kubernetes, Torque, srun, sacct, Azure ML, HTCondor and Flux, about an attempt that another one may have followed."""
+_LOST_STATE = like(r"\(state: (?P<what>NODE_FAIL)\)", ("UncompletedJobError",))
+"""submitit's message, in the program that waited for the job."""
+SIGNS = (_NAMED, _DAEMON, *_SCHEDULER, *_RAYS, *_LATELY, _LOST_STATE)
 _TELLING = (None, 1, 137, 143, -signal.SIGTERM, -signal.SIGKILL, -signal.SIGHUP, -signal.SIGABRT)
 _LOST = re.compile(
     r"onnection (?:was )?(?:closed|reset)|Broken pipe|remote process exited|[Tt]imed? ?out|ncclRemoteError"
@@ -60,8 +77,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     lost = ended_by(death, _RAYS)
     if lost is not None:
         return lost.finding(RULE, death, _cause(lost), _RAYS_ADVICE, confidence="likely")
-    told = _told(attempt) or in_exception(death, (LOST_STATE,)) or told_lately(death, LOST)
-    if told is None or told.sign is LOST_STATE:
+    told = _told(attempt) or in_exception(death, (_LOST_STATE,)) or _told_lately(death)
+    if told is None or told.sign is _LOST_STATE:
         return None if told is None else told.finding(RULE, death, _cause(told), _advice(told), confidence="likely")
     if death.exception is not None and not _LOST.search(death.exception.message):
         return None
@@ -85,6 +102,10 @@ def _went_on(log: LogText, told: Hit) -> bool:
 
 def _told(attempt: Evidence) -> Hit | None:
     return in_whole_log(attempt, (_NAMED, _DAEMON)) or in_whole_log(attempt, _SCHEDULER)
+
+
+def _told_lately(death: Death) -> Hit | None:
+    return None if death.exception is not None else in_last_words(death, _LATELY, LEAVING)
 
 
 def _cause(told: Hit) -> str:

@@ -47,11 +47,11 @@ SIGNS: tuple[Sign, ...] = (
     Sign(" to recv, got 0 bytes"),  # the store's client: "failed …" up to torch 2.2, "Failed …" since
     # other runtimes, which are explicit
     Sign("Terminating process because the JAX distributed service detected fatal errors"),
-    Sign("Horovod has been shut down. This was caused by an exception on one of the ranks"),
     Sign("An MPI communication peer process has unexpectedly disconnected"),
-    Sign("<TCP (closed) ", r"in <TCP \(closed\) [^\n]{1,300}: Stream is closed"),
+    Sign("<TCP (closed) ", r"in <TCP \(closed\) [^\n]{1,300}: Stream is closed"),  # Dask
     like(r"MPI\w{1,60}\(\d{1,6}\)\.{0,80}: Process failed"),  # MPICH
     like(r"\(\d{1,6}\)\.{0,80}: Communication error with rank \d{1,9}"),
+    Sign("Horovod has been shut down. This was caused by an exception on one of the ranks"),
 )
 _STORE_LOST = re.compile(r"^(?:Connection (?:reset|closed) by peer|Broken pipe|Connection was likely closed)")
 _TORCHS = frozenset({"RuntimeError", "DistNetworkError", "DistBackendError", "DistStoreError", "DistError"})

@@ -39,10 +39,13 @@ _RAISED: tuple[Sign, ...] = (
     like(r"^(?:\w+\.)*PermissionError(?!: Caught \w+ in )", ("PermissionError",), likely=True),
     _SCRIPT,
     like(r"Permission denied \(os error 13\)"),
+    like(r"on fopen: Permission denied, file path: (?P<path>\S+)"),  # torch
+    like(r"failed to open directory (?P<path>\S{1,1000}): Permission denied"),  # Triton's server
+    like(r"Permission denied \(addr='(?P<path>[^'\n]{1,400})'\)"),  # ZeroMQ
+    Sign("attempt to write a readonly database"),
     # the words of C and C++ libraries in custom exception classes
     like(r"^[\w.]{1,200}(?:Error|Exception): [^\n]{0,400}?(?P<path>/[^\s:'\"]{1,400})['\"]?: Permission denied\.?$"),
     like(r'kind: PermissionDenied, message: "Permission denied"'),
-    like(r"on fopen: Permission denied, file path: (?P<path>\S+)"),
     *meaning(
         like(r"bind to (?P<address>\S+) \(errno: 13 - Permission denied\)"),
         # libuv, for torch's store
@@ -50,9 +53,6 @@ _RAISED: tuple[Sign, ...] = (
         cause="{who} cannot listen on {address}: ports below 1024 require root",
         advice=("ddp-run train.py   # without --master-port: picks a free port above 1024",),
     ),
-    like(r"failed to open directory (?P<path>\S{1,1000}): Permission denied"),  # Triton
-    like(r"Permission denied \(addr='(?P<path>[^'\n]{1,400})'\)"),  # ZeroMQ
-    Sign("attempt to write a readonly database"),
 )
 _CONTAINER = Sign(
     "pyxis:",
@@ -61,7 +61,7 @@ _CONTAINER = Sign(
 )
 """SLURM's container plugin shows messages of enroot, which creates the image before any rank starts."""
 _PRINTED = printed_text.errors(("Permission denied",))
-SIGNS = (*_RAISED, _CONTAINER, *DENIED)
+SIGNS = (*_RAISED, _CONTAINER, DENIED)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
@@ -70,7 +70,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None  # a signal ended it, so earlier output was not the end
     hit = ended_by(death, _RAISED) or printed_text.at_the_end(death, _PRINTED)
     if hit is None and death.exception is None:
-        hit = in_whole_log(attempt, (_CONTAINER,)) or said_last(death, DENIED)
+        hit = in_whole_log(attempt, (_CONTAINER,)) or said_last(death, (DENIED,))
     if hit is None:
         return None
     after = hit.exception is not None and death.exception is not None and hit.exception.type != death.exception.type

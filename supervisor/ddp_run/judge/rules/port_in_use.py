@@ -4,7 +4,7 @@
 The agent or rank 0 could not listen on the master port because another process is using it: a second job on this host,
 leftovers of an earlier one, or another service.
 ## How to recognise it
-`EADDRINUSE`, `address already in use` or `errno: 98` from the store's server socket.
+`EADDRINUSE` or `address already in use` from the store's server socket.
 ## What to do
 Let ddp-run choose the port (omit `--master-port`), or free it: `ss -ltnp` shows the process using it.
 """
@@ -29,19 +29,20 @@ SIGNS: tuple[Sign, ...] = (
     Sign("EADDRINUSE"),
     Sign("ddress already in use"),
     like(r"failed: port is already allocated"),  # Docker's
-    Sign("Cannot find empty port in range"),  # gradio
-    Sign(", but another process is utilizing it"),  # accelerate
     like(r"Socket '[^'\n]{1,80}' already in use"),  # Triton
-    like(r"Failed to bind to \S{1,80} because it's already occupied"),  # Ray
-    like(r"Ray is trying to start at \S{1,80}, but is already running"),
-    like(r"is trying to use a port number \d{1,5} that is used"),
     like(r"\w{0,40}port at \d{2,5} is not available in \d{1,6} seconds"),  # SGLang
-    Sign("Could not find open port after "),  # vLLM
-    Sign("The IP address and port have been bound already"),  # Ascend's HCCL
+    like(r"Failed to bind to \S{1,80} because it's already occupied"),
+    like(r"Ray is trying to start at \S{1,80}, but is already running"),
+    like(r"is trying to use a port number \d{1,5} that is used"),  # Ray
+    *map(
+        Sign,
+        (
+            *("Cannot find empty port in range", "Could not find open port after "),  # gradio
+            *(", but another process is utilizing it", "The IP address and port have been bound already"),
+            *("[Errno 98]", "[Errno 10048]", "[WinError 10048]"),
+        ),
+    ),
     like(r"errno: 98\b"),
-    Sign("[Errno 98]"),
-    Sign("[Errno 10048]"),
-    Sign("[WinError 10048]"),
 )
 _PORT = re.compile(
     r"port[:=]? ?`?(?P<port>\d{2,5})\b|\]?:(?P<bound>\d{2,5})\b (?:\(errno|due|failed: port)|\[::\]:(?P<any>\d{2,5})"

@@ -20,9 +20,7 @@ import signal
 
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
 from ddp_run.evidence.windows import LEAVING
-from ddp_run.judge import platform_text
-from ddp_run.judge.platform_text import told_lately
-from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log, like, quotes, started_again
+from ddp_run.judge.signs import Hit, Sign, in_exception, in_last_words, in_whole_log, like, quotes, started_again
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.values.signals import in_words
 
@@ -60,13 +58,61 @@ _WORKER = like(r"DataLoader worker \([^)\n]{1,200}\) is killed by signal: Termin
 _TOLD = (Sign("eceived SIGTERM"),)
 """Messages of Lightning and many handlers."""
 _BY_AGENT = (Sign("closing signal SIGTERM"),)
+_ENDED = (
+    Sign("this job is ", r"Caught signal \w{1,20} on \S{1,255}: (?P<what>this job is (?:preempted|timed-out))"),
+    *(
+        Sign(state, rf"(?:^State: |\bJobState=|Run time [\d:\-]{{1,20}}, )(?P<what>{state})\b")
+        for state in ("TIMEOUT", "PREEMPTED", "CANCELLED", "DEADLINE")  # of seff, scontrol, and SLURM's mails
+    ),
+    like(r"^\d\S{0,60} [^\n]{0,200}(?<!\S)(?P<what>TIMEOUT)\s{1,20}\d{1,3}:\d{1,3}\b"),  # sacct's
+    like(r"(?P<what>exceeds job hard limit \"[hs]_(?:rt|cpu)\")"),  # Grid Engine
+    like(r"^\d{3} \([\d.]{1,30}\) [\d/: \-]{1,30}(?P<what>Job was evicted\.)"),  # HTCondor
+    like(r"job\.exception type=(?P<what>(?:timeout|cancel|preempt) [^\n]{0,80})"),  # Flux
+    Sign(
+        "reempted",
+        r"(?P<what>\b(?i:job|instance|node|pod|vm|cluster|container|trial|allocation|machine)\b[^\n]{0,40}"
+        r" (?:was|is|being|been|after being) preempted\b"
+        r"|\bPreempted (?:by pod|in order to admit|to accommodate)[^\n]{0,80})",
+    ),
+    like(r"(?P<what>Pod was terminated in response to imminent node shutdown)"),
+    *map(
+        like,
+        (
+            r"(?P<what>preempting to accommodate [^\n]{0,80})",
+            r"(?P<what>Pod was rejected as the node is shutting down)",
+            r"reason: (?P<what>DeletionByTaintManager)",
+            r"(?P<what>interrupted due to worker preemption)",  # Modal
+            r"(?P<what>MaxRuntimeExceeded)",  # SageMaker
+            r"(?P<what>Interrupted - Training job interrupted[^\n]{0,80})",
+            r"Cluster \S{1,100} (?P<what>was terminated\. Reason: [A-Z_]{1,60})",  # Databricks
+            r"(?P<what>\bJobPreempted\b)",
+            r"## OAR \[[^\]\n]{1,40}\] (?P<what>Job \d{1,12} KILLED)",
+            r"(?P<what>via condor_rm [^\n]{0,80})",
+            r"(?P<what>job exceeded allowed (?:execute|job) duration[^\n]{0,40})",  # HTCondor
+        ),
+    ),
+    like(r"\b(?P<what>(?:Pod|Job) was active [^\n]{0,20}longer than (?:the )?specified deadline)"),
+    like(r"(?P<what>[Ss]pot [Ii]nstance [Ii]nterruption)"),
+    Sign(
+        "time limit",
+        r"\b(?P<what>(?i:job|process|container|pod|run|task)\b[^\n]{0,60} (?:terminated|killed|cancelled|stopped)\b"
+        r"[^\n]{0,60}\b(?:wall|time|walltime)[ -](?:clock )?(?:time )?limit\b)",
+    ),
+)
+"""Messages of other platforms that end a job. A restarted job logs more below."""
+_STATE = Sign(
+    "not produced any output (state: ",
+    r"\(state: (?P<what>TIMEOUT|PREEMPTED|CANCELLED[^)\n]{0,40}|DEADLINE)\)",
+    ("UncompletedJobError",),
+)
+"""submitit's, about a job, in the exception of the program that waited for it."""
 SIGNS: tuple[Sign, ...] = (
     _HANDLED,
     _RAISED,
     _WORKER,
     *_SCHEDULER,
-    *platform_text.ENDED,
-    *platform_text.STATES,
+    *_ENDED,
+    _STATE,
     Sign("SignalException: Process "),
     Sign("death signal, shutting down workers"),
 )
@@ -86,8 +132,10 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         hit = in_whole_log(attempt, _SRUN)
         cause = "srun was told to end the job; the log does not show by whom"
         return None if hit is None else hit.finding(RULE, death, cause, _look(hit), confidence="likely")
-    hit = in_exception(death, platform_text.STATES) or (
-        told_lately(death, platform_text.ENDED) if death.code in (*_TELLING, *_SHELLS) else None
+    hit = in_exception(death, (_STATE,)) or (
+        in_last_words(death, _ENDED, LEAVING)
+        if death.exception is None and death.code in (*_TELLING, *_SHELLS)
+        else None
     )
     if hit is not None:
         return hit.finding(RULE, death, f"the job was ended from outside: {hit['what']}", confidence="likely")

@@ -34,8 +34,7 @@ RULE = Rule(
 _FIND = "grep -rn 'init_process_group' --include='*.py' .   # "
 _NOT_MADE_BY_TORCH = (Sign("Invalid process group specified"), Sign("Process group not initialized"))
 _NOT_MADE = meaning(
-    Sign("Default process group has not been initialized"),
-    Sign("Default process group is not initialized"),
+    like(r"Default process group (?:has not been|is not) initialized"),
     *_NOT_MADE_BY_TORCH,
     Sign("backend not set, please initialize it using init_process_group()"),  # DeepSpeed
     cause="{who} called torch.distributed without a process group",
@@ -43,43 +42,39 @@ _NOT_MADE = meaning(
 )
 _UNREADY = meaning(
     Sign("DeepSpeed backend not set, please initialize it using init_process_group"),
-    Sign("Distributed backend is not initialized. Please set dist_init_required"),
     Sign("Horovod has not been initialized; use hvd.init()"),
     Sign("DeviceMesh process groups not initialized!"),
+    Sign("Distributed backend is not initialized. Please set dist_init_required"),  # DeepSpeed
     like(r"The collective group '[^'\n]{1,80}' is not initialized in the process\."),  # Ray
     cause="{who} used its distributed runtime before it was ready: {line}",
     advice=(f"{_FIND}or hvd.init()",),
 )
 _REFUSALS = meaning(
-    Sign("Mesh should not be bigger than default world size"),
-    Sign("DeviceMesh only support homogeneous hardware, but found"),
-    Sign("the MPI used doesn't have CUDA-aware MPI support"),
-    Sign("No rendezvous handler for "),
-    Sign("does not support monitoredBarrier, only GLOO"),
-    Sign("A CPU backend must be enabled for async save"),
+    *map(
+        Sign,
+        (
+            *("Mesh should not be bigger than default world size", "No rendezvous handler for "),
+            *("does not support monitoredBarrier, only GLOO", "A CPU backend must be enabled for async save"),
+            "DeviceMesh only support homogeneous hardware, but found",
+            "the MPI used doesn't have CUDA-aware MPI support",
+            "LOCAL_RANK is not in the environment. Consider passing fallback_rank",
+            "distributed.initialize should only be called once",  # JAX
+            "jax.distributed.initialize() must be called before any JAX calls",
+        ),
+    ),
     like(r"Invalid peer rank: -?\d{1,9}"),
-    Sign("LOCAL_RANK is not in the environment. Consider passing fallback_rank"),
-    Sign("distributed.initialize should only be called once"),  # JAX
-    Sign("jax.distributed.initialize() must be called before any JAX calls"),
     cause="{who} was refused by its distributed runtime: {line}",  # which explains the mistake
 )
 _WRONG_DEVICE = meaning(
-    like(
-        r"No backend type associated with device type (?P<device>\w+)",
-        cause="{who} used a {device} tensor, which the process group's backend does not support",
-    ),
+    like(r"No backend type associated with device type (?P<device>\w+)"),
     Sign("Tensors must be CUDA and dense"),
-    like(
-        r"ProcessGroupGloo::\w+: unsupported device type (?P<device>\w+)",
-        cause="{who} used a {device} tensor, which the process group's backend does not support",
-    ),
+    like(r"ProcessGroupGloo::\w+: unsupported device type (?P<device>\w+)"),
     Sign("Tensors must be on distinct GPU devices"),
-    cause="{who} used a tensor on a device, which the process group's backend does not support",
+    cause="{who} used a{ {device}} tensor, which the process group's backend does not support",
     advice=(f'{_FIND}"cpu:gloo,cuda:nccl" supports both',),
 )
 _UNKNOWN = meaning(
-    like(r"Unknown c10d backend type (?P<backend>[\w.]+)"),
-    like(r"Unknown backend(?: type|:)? '?(?P<backend>[\w.]+)"),
+    like(r"Unknown (?:c10d )?backend(?: type|:)? '?(?P<backend>[\w.]+)"),
     like(r"Invalid backend: '?(?P<backend>[\w.]+)"),
     like(r"Distributed package doesn't have (?!NCCL)(?P<backend>\w+) built in"),
     cause="{who} requested a backend that this torch does not have: {backend}",
@@ -88,11 +83,9 @@ _MISUSED = meaning(
     like(r"(?:[Gg]lobal|[Gg]roup) rank (?P<number>\d+) is not part of group"),
     Sign("The given group does not exist"),
     Sign("is not registered, please create group with torch.distributed.new_group"),
-    Sign("the new group's rank should be within the world_size set by init_process_group"),
-    Sign("the new group's world size should be less or equal to the world size set by init_process_group"),
+    like(r"the new group's (?:rank|world size) should be [a-z ]{1,30} the world[_ ]size set by init_process_group"),
     Sign("rank should not be the same as the rank of the current process"),
-    Sign("Argument ``gather_list`` must "),
-    Sign("Argument ``scatter_list`` must "),
+    like(r"Argument ``(?:gather|scatter)_list`` must "),
     cause="{who} passed a wrong group, rank or list to torch.distributed: {said}",
     advice=("grep -rnE 'new_group|group=' --include='*.py' .   # is the rank in the group it uses?",),
 )

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence, LogText
-from ddp_run.judge.signs import Hit, Sign, anywhere, ended_by, in_whole_log, like, meaning, quotes
+from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_whole_log, like, meaning, quotes
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -47,11 +47,6 @@ _CLIENTS = like(
     rf"Timed out after {_TIME} waiting for clients\. (?P<joined>\d+)/(?P<wanted>\d+) clients",
     cause="{who} waited {time} for the other ranks: {joined} of {wanted} joined",
 )
-_OLD = Sign(
-    "connect() timed out. Original timeout was ",
-    rf"Original timeout was {_TIME}",
-    cause="{who} could not reach the store within {time}",
-)
 _SOCKET = like(
     r"(?:Error|Exception): Socket Timeout\s*$",
     cause="{who} waited for another rank, which did not join the store in time",
@@ -61,8 +56,6 @@ _AGENT = (
     Sign("RendezvousConnectionError", cause="{agent} could not reach the rendezvous store"),
     Sign("RendezvousClosedError", cause="{agent} joined a rendezvous that another node had already closed"),
 )
-_IN_USE = Sign("return getattr(self._store, store_op)")
-_AWAY = re.compile(r"Connection (?:reset|closed) by peer|Broken pipe|[Ff]ailed to recv|Connection was likely closed")
 _IN_RANK = (
     _CONNECT,
     _CLIENTS,
@@ -77,25 +70,29 @@ _IN_RANK = (
         like(rf"Timeout waiting for key: (?P<keys>\S+) after {_TIME}"),
         cause="{who} waited {time} for {whom}, which did not join the store",
     ),
-    _OLD,
     *meaning(  # other runtimes
         # JAX, torch_xla: the tasks of a job meet at their coordination service
         like(_JAXS),
-        like(r"DEADLINE_EXCEEDED: (?:Getting local topologies failed|GetKeyValue\(\) timed out)"),
+        like(
+            r"DEADLINE_EXCEEDED: (?:Getting local topologies failed"
+            r"|GetKeyValue\(\) timed out)"
+        ),
         Sign("DEADLINE_EXCEEDED: failed to connect to all addresses", types=("XlaRuntimeError", "JaxRuntimeError")),
-        Sign("Failed to initialize distributed runtime client"),
-        Sign("Timed out waiting for tasks to start. Please check connectivity"),  # Horovod
-        Sign("Unable to meet other processes at the rendezvous store"),  # Ray's collectives
-        Sign("Failed to connect to GCS within"),
-        Sign("Failed to connect to GCS. Please check if the GCS server is running"),
-        Sign("KVS get error: timeout limit"),  # oneCCL
-        Sign("failed to connect to lighthouse"),  # torchft
-        Sign("was not reachable via ssh"),  # DeepSpeed's launcher
-        Sign("could not connect to some hosts via ssh"),  # Horovod's, like the next two
+        *map(
+            Sign,
+            (
+                "Unable to meet other processes at the rendezvous store",  # Ray's collectives
+                *("Failed to connect to GCS", "Failed to initialize distributed runtime client"),
+                *("KVS get error: timeout limit", "failed to connect to lighthouse"),  # oneCCL, torchft
+                # Horovod
+                *("was not reachable via ssh", "could not connect to some hosts via ssh"),
+                "Timed out waiting for tasks to start. Please check connectivity",
+                "Unable to find a set of common task-to-task communication interfaces",
+            ),
+        ),
         like(r"Horovod was unable to connect to [^\n]{1,80} on any of the following addresses: "),
-        Sign("Unable to find a set of common task-to-task communication interfaces"),
+        like(r"Only \d{1,6}/\d{1,6} workers arrived after "),  # Dask
         like(r"Timed out trying to connect to (?:tcp|tls|ucx)://\S{1,200} after"),
-        like(r"Only \d{1,6}/\d{1,6} workers arrived after "),  # Dask, like the line above
         cause="{who} did not meet the other processes of the job in time: {match}",
         likely=True,
     ),
@@ -121,21 +118,12 @@ def match_launch(attempt: Evidence) -> Finding | None:
     if attempt.started:
         return None
     gave_up = in_whole_log(attempt, _AGENT)
-    if gave_up is not None and _lost(attempt.agent.log):
-        cause = "torch's agent lost the rendezvous store: its process died, or the network failed"
-        return gave_up.finding(RULE, TORCHS_AGENT, cause, _advice(gave_up, attempt), confidence="likely")
     closed = gave_up is not None and "Closed" in gave_up.text
-    told = (None if closed else in_whole_log(attempt, (_CONNECT, _CLIENTS, _OLD))) or gave_up
+    told = (None if closed else in_whole_log(attempt, (_CONNECT, _CLIENTS))) or gave_up
     if told is None:
         return None
     cause = _cause(told, TORCHS_AGENT)
     return told.finding(RULE, TORCHS_AGENT, cause, _advice(told, attempt), also=quotes(gave_up))
-
-
-def _lost(log: LogText) -> bool:
-    """Whether the store answered at first: it then went away, and that explains the connection error."""
-    hit = anywhere(log, (_IN_USE,))
-    return hit is not None and any(_AWAY.search(line) for line in log.lines)
 
 
 def _old_timeout(death: Death) -> Hit | None:

@@ -30,27 +30,23 @@ RULE = Rule(
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the file will still be missing"),
 )
-_SCRIPT = meaning(
-    like(r"can't open file '(?P<path>[^']*)': \[Errno 2\]"),
+_SCRIPT = Sign(
+    "': [Errno 2]",
+    r"can't open file '(?P<path>[^']*)': \[Errno 2\]",
     cause="script {path} not found",
     advice=("ls -l {path}",),
 )
-_IN_CONTAINER = ("command -v {path}   # inside the container",)
-_NO_PROGRAM = meaning(  # Docker, Apptainer and other runtimes, about a container's program (Go, os/exec)
-    like(r"\"(?P<path>[^\"\n]{1,400})\": executable file not found in \$PATH"),
+_IN_CONTAINER = Sign(  # Docker, Apptainer and other runtimes, about a container's program (Go, os/exec)
+    '": executable file not found in $PATH',
+    r"\"(?P<path>[^\"\n]{1,400})\": executable file not found in \$PATH",
     cause="program {path} not found in the container",
-    advice=_IN_CONTAINER,
+    advice=("command -v {path}   # inside the container",),
 )
-_EXECVE = meaning(  # slurmstepd
-    like(r"error: execve\(\): (?P<path>[^\n]{1,1000}): (?:No such file or directory|not found)"),
+_EXECVE = Sign(  # slurmstepd
+    "error: execve(): ",
+    r"error: execve\(\): (?P<path>[^\n]{1,1000}): (?:No such file or directory|not found)",
     cause="script {path} not found",
     advice=("ls -l {path}",),
-)
-_TGIS = meaning(  # the launcher of text-generation-inference, about its own parts
-    like(r"(?P<path>text-generation-\w{1,20}) not found in PATH"),
-    cause="program {path} not found",
-    advice=_IN_CONTAINER,
-    likely=True,
 )
 _PYTHON = r"(?:^|[/ ])python[\d.]*: "
 _MODULE = meaning(
@@ -59,32 +55,25 @@ _MODULE = meaning(
     cause="module {module} not found",
     advice=("python -c 'import importlib.util as u; print(u.find_spec(\"{module}\"))'   # None: not in this folder",),
 )
-_NOT_EXECUTABLE = meaning(
-    like(r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']*)'"),
+_NOT_EXECUTABLE = Sign(
+    "FileNotFoundError: [Errno 2] No such file or directory: '",
+    r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']*)'",
     cause="program {path} not found",
     advice=("ls -l {path}",),
 )
 _STARTING = re.compile(r"torch/distributed/elastic/multiprocessing/")
 _FRAMES = 16
 """The lines between the agent's frame that starts a program and the exception."""
-SIGNS: tuple[Sign, ...] = (
-    *_SCRIPT,
-    *_MODULE,
-    *_NOT_EXECUTABLE,
-    *_NO_PROGRAM,
-    *_EXECVE,
-    *_TGIS,
-    *NO_PROGRAM,
-)
+SIGNS = (_SCRIPT, *_MODULE, _NOT_EXECUTABLE, _IN_CONTAINER, _EXECVE, *NO_PROGRAM)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Printed by Python before a program begins."""
-    hit = anywhere(death.stderr, _SCRIPT) or anywhere(death.stderr, _NO_PROGRAM)
+    hit = anywhere(death.stderr, (_SCRIPT,)) or anywhere(death.stderr, (_IN_CONTAINER,))
     if hit is not None and survived(death.stderr, hit):
         return None  # one of several commands
     if hit is None and death.exception is None:
-        hit = (in_whole_log(attempt, _EXECVE) if attempt.logs_only else None) or anywhere(death.stderr, _TGIS)
+        hit = in_whole_log(attempt, (_EXECVE,)) if attempt.logs_only else None
     if hit is None and death.exception is not None and not tells_of_a_program(death.exception):
         return None  # Python was missing in a program started by another one
     hit = hit or anywhere(death.stderr, _MODULE)
@@ -96,7 +85,7 @@ def match_launch(attempt: Evidence) -> Finding | None:
     if attempt.started or attempt.deaths:
         return None
     lines = attempt.agent.log.lines
-    for hit in reversed(every(attempt.agent.log, *_NOT_EXECUTABLE)):
+    for hit in reversed(every(attempt.agent.log, _NOT_EXECUTABLE)):
         if any(_STARTING.search(line) for line in lines[max(0, hit.index - _FRAMES) : hit.index]):
             return hit.finding(RULE, TORCHS_AGENT)
     return None

@@ -45,15 +45,12 @@ _LEFT = Sign("exited unexpectedly", rf"{DATA_WORKER} exited unexpectedly")
 _HANDLER = Sign("Unexpected bus error encountered in worker", cause=_BUS_ERROR, likely=True)
 _FULL = r"(?:No space left on device|Cannot allocate memory|Resource temporarily unavailable)"
 _TORCHS = meaning(
-    like(r"unable to write to file </?(?P<file>torch_\w+)>[^\n]*"),
+    like(r"unable to write to file </?(?P<file>torch_\w+)>"),
     like(rf"unable to allocate shared memory\(shm\) for file </?(?P<file>[^>]{{1,300}})>: {_FULL}"),
-    like(r"unable to resize file </?(?P<file>torch_\w+)>[^\n]*"),
+    like(r"unable to resize file </?(?P<file>torch_\w+)>"),
     like(rf"unable to mmap \d+ bytes from file </?(?P<file>torch_\w+)>: {_FULL}"),
+    like(r"No space left on device: '(?:/dev/shm/?|/(?=psm_))(?P<file>[^']*)'"),
     cause=_THERE,
-)
-_FILES = (
-    like(r"No space left on device: '/dev/shm/?(?P<file>[^']*)'", cause=_THERE),
-    like(r"No space left on device: '/(?P<file>psm_\w+)'", cause=_THERE),
 )
 _NCCLS = meaning(
     like(
@@ -64,23 +61,8 @@ _NCCLS = meaning(
     Sign("Call to posix_fallocate failed : No space left on device", cause=f"{_NONE_LEFT}NCCL's segment"),
     cause=f"{_NONE_LEFT}{{file}} of {{size}} bytes",
 )
-_SERVERS = meaning(
-    # Triton's Python backend
-    like(r"Unable to initialize shared memory key '(?P<file>[^'\n]{1,200})' to requested size \((?P<size>\d+)"),
-    Sign(
-        "Failed to increase the shared memory pool size for key",
-        r"shared memory pool size for key '(?P<file>[^'\n]{1,200})' to (?P<size>\d+) bytes",
-    ),
-    Sign(
-        "It appears as if there is not enough space for ",  # Open MPI
-        r"not enough space for (?P<file>/dev/shm/\S{1,200})",
-        cause=f"{_NONE_LEFT}{{file}}",
-    ),
-    Sign(
-        "Please check that /dev/shm",
-        r"Not enough memory to write total of (?P<size>\d+) bytes",
-        cause=f"{_NONE_LEFT}UCX of {{size}} bytes",
-    ),
+_TRITONS = like(  # Triton's Python backend
+    r"Unable to initialize shared memory key '(?P<file>[^'\n]{1,200})' to requested size \((?P<size>\d+)",
     cause=f"{_NONE_LEFT}{{file}} of {{size}} bytes",
 )
 _SPACE = Sign("No space left on device", types=("OSError",), cause=f"{_NONE_LEFT}a lock of Python's multiprocessing")
@@ -91,7 +73,7 @@ _EVICTED = Sign(
     cause=f"{_NONE_LEFT}{{file}}",
 )
 """From kubelet: the volume mounted as /dev/shm."""
-_OWN = (*_TORCHS, *_FILES, *_NCCLS, *_SERVERS, _WORKER, _HANDLER, _EVICTED)
+_OWN = (*_TORCHS, *_NCCLS, _TRITONS, _WORKER, _HANDLER, _EVICTED)
 SIGNS = (*_OWN, _SIGNALLED, _LEFT, _SPACE)
 _WITHOUT_WORKERS = "DataLoader(…, num_workers=0)   # to confirm: without workers nothing goes through /dev/shm"
 _ON_A_FULL_SHM = (
@@ -107,9 +89,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         hit = _workers_bus_error(death) or _bus_error(death)
     if hit is None:
         return _bus_error_without_a_word(death, attempt)
-    clear = anywhere(death.stderr, (*_TORCHS, *_FILES, *_NCCLS)) if hit.sign.likely else None
+    clear = anywhere(death.stderr, (*_TORCHS, *_NCCLS)) if hit.sign.likely else None
     sure: Confidence | None = hit.confidence if clear is not None else None
-    advice = _ON_A_FULL_SHM if hit.sign in (*_NCCLS, *_SERVERS) else (*_ON_A_FULL_SHM, _WITHOUT_WORKERS)
+    advice = _ON_A_FULL_SHM if hit.sign in _NCCLS else (*_ON_A_FULL_SHM, _WITHOUT_WORKERS)
     return hit.finding(RULE, death, advice=advice, confidence=sure, also=quotes(clear))
 
 

@@ -26,19 +26,10 @@ RULE = Rule(
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the kernel will still need more than the GPU has"),
 )
-_NUMBERS = r",? Required: ?(?P<required>\d+),? Hardware limit: ?(?P<limit>\d+)"
 SIGNS = meaning(
     like(
-        rf"out of resource: (?P<what>(?:(?!memory)[\w ])+?){_NUMBERS}",
-        cause="{who} has a Triton kernel that needs {required} of {what}, more than the GPU's {limit}{where}",
-    ),
-    like(
-        rf"out of resource: (?P<what>[\w ]+?){_NUMBERS}",
-        cause="{who} has a Triton kernel that needs {required} bytes of {what}, more than the GPU's {limit}{where}",
-    ),
-    like(
-        r"out of resource: (?P<what>[\w ]+)",
-        cause="{who} has a Triton kernel that needs more {what} than the GPU has{where}",
+        r"out of resource: (?P<what>[\w ]+)(?:,? Required: ?(?P<required>\d+),? Hardware limit: ?(?P<limit>\d+))?",
+        cause="{who} has a Triton kernel that needs more {what} than the GPU has{where}{: {required} of {limit}}",
     ),
     Sign("OutOfResources", types=("OutOfResources",)),
     cause="{who} has a Triton kernel that needs more resources than the GPU has{where}",

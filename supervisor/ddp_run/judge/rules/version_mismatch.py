@@ -23,10 +23,8 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge import version_text
 from ddp_run.judge.package_text import wrong_version
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, like, meaning, said_last
-from ddp_run.judge.start_text import VERSIONS
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -42,25 +40,103 @@ RULE = Rule(
 )
 _IMPORT = frozenset({"ImportError", "ModuleNotFoundError", "RuntimeError", "AssertionError", "ValueError", "OSError"})
 _CHECK = "python -m pip check   # which installed versions are incompatible?"
-_FOUND_REQUIRED = r"requires? (?P<need>[\w\-.\[\]]{1,100} ?(?:version )?[<>=!~]=?[^\n]{0,200}?),? but"
 _UNSAFE = "torch.load(path, weights_only=False)   # only for files you trust: it can run any code"
-_GLOBAL = r"Unsupported global: GLOBAL (?P<global>(?:(?P<package>[\w.]{1,200})\.)?(?P<short>\w{1,100}))"
+_RAISED = frozenset(
+    {
+        *("ImportError", "RuntimeError", "AssertionError", "ValueError", "OSError", "NotImplementedError"),
+        *("VersionError", "Fail", "InternalError"),
+    }
+)
+_WHOSE = (
+    r"package|[Ll]ibrary|[Rr]untime|CUDA|cuDNN|ROCm|HIP|CANN|ABI|NumPy|[Pp]y[Tt]orch|[Tt]orch|[Tt]ransformers|[Pp]ython"
+)
+
+_OLDER_NUMPY = ("python -m pip install 'numpy<2'   # or newer releases of the packages that were built for NumPy 1",)
+_PARTS_MISSING = meaning(
+    like(r"Could not run '(?!aten::|prims::)\w{1,60}::[\w.]{1,100}' with arguments from the 'CUDA' backend", _RAISED),
+    like(r"No such operator (?!aten::|prim)\w{1,60}::\w{1,100}", _RAISED),
+    like(r"\w{1,60}: implementation for device cuda:\d{1,4} not found"),
+    Sign("CUDA Setup failed despite GPU being available", types=_RAISED),  # bitsandbytes
+    likely=True,
+)
+"""A package has no code for the GPU: built for CPUs, or not loaded because it does not fit the installed torch."""
+_IN_WORDS: tuple[Sign, ...] = (
+    # not the driver's `Driver/library version mismatch`
+    like(rf"(?<![/\w])(?:{_WHOSE}) [vV]ersion (?:mismatch|incompatibility)", _RAISED),
+    like(rf"(?<![/\w])(?:{_WHOSE}) VERSION MISMATCH", _RAISED),  # bitsandbytes
+    Sign("but source was compiled with", types=_RAISED),  # TensorFlow, about cuDNN
+    Sign("Gencode/Runtime versions", types=_RAISED),  # protobuf
+    Sign("max supported IR version", types=_RAISED),  # ONNX Runtime
+    Sign("of Cuda that does", r"a version of Cuda that does\s+not match the version used to", _RAISED),  # apex
+    like(r"\w{1,60}==\S{1,40} is used but incompatible", _RAISED),  # OpenMMLab
+    like(r"only supported on CUDA [\d.]{2,6} and (?:above|newer|later)", _RAISED),
+    like(r"but this version of \w{1,40} requires version", _RAISED),
+    like(r"\bversion [\w.+]{1,40} is [^\n]{0,40}?incompatible with (?=\w)", _RAISED),  # jaxlib, and below
+    *meaning(like(r"needs NumPy [\d.]{1,9} or (?:less|greater)", _RAISED), advice=_OLDER_NUMPY),  # numba
+    like(r"not supported on Python 3\.\d{1,3}\b", _RAISED),  # torch.compile
+    like(r"(?:max|min)imum required version by CUDA [\d.]{1,9}", _RAISED),
+    like(r"requires? [^\n]{1,100}?[<>=!~]=? ?\d[^\n]{0,60}? but found version [\w.+]{1,30}", _RAISED),
+    *_PARTS_MISSING,
+)
+_PYDANTICS = frozenset({"PydanticUserError", "PydanticImportError"})
+_OLDER = (
+    Sign("Configured CUDA binary not found"),  # bitsandbytes has none for this torch
+    Sign("Your currently installed version of Keras is Keras 3"),
+    Sign("Dataset scripts are no longer supported"),
+    Sign("' not found. Available feature types: "),
+    Sign("did not match any variant of untagged enum", r"any variant of untagged enum (?:ModelWrapper|Py\w+Wrapper)"),
+    Sign("does not exist or is not currently imported", r"Tokenizer class \w+ does not exist or is not currently"),
+    like(r"rope_scaling`? must be a dictionary with two fields"),
+    Sign(
+        "`",
+        r"` (?:is removed|has been moved to|is deprecated and should be replaced)|has been removed in V2",
+        _PYDANTICS,
+    ),
+)
+"""Messages of a library that is older or newer than its input; a wrong file or name may cause the same."""
+_KEYWORD = like(
+    r"(?:(?P<whose>\w{1,100})\.)?(?P<called>\w{1,100})\(\) got an unexpected keyword argument '", ("TypeError",)
+)
+_ARCHITECTURE = like(r"^KeyError: '[a-z][\w\-]{1,60}'$", ("KeyError",))
+_AUTO = re.compile(
+    r'transformers/models/auto/configuration_auto\.py", line \d+, in (?:__getitem__|from_pretrained)\n[^\n]*\n?$'
+)
+_LIBRARIES = (
+    r"torch|torchvision|torchtext|torchaudio|pytorch_lightning|lightning|lightning_fabric|transformers|numpy|scipy|sklearn"
+    r"|keras|tensorflow|huggingface_hub|datasets|diffusers|peft|accelerate|timm|mmcv|mmengine|detectron2|triton|pandas"
+)
+_OF_PROJECTS_TOO = frozenset({"datasets"})
+"""Of these, names that many projects also give to a folder in their own code."""
+_DROPPED = "{who} found no module {dropped}{where}: not in the installed version of "
+_DROPPED_BY = tuple(
+    Sign(
+        "No module named '",
+        # Python names the first missing part: for a dotted name, the package itself is there
+        rf"No module named '(?P<dropped>{parts})'(?!; '[\w.]+' is not a package)",
+        ("ModuleNotFoundError",),
+        f"{_DROPPED}{whose}",
+    )
+    for parts, whose in (
+        (rf"(?P<whose>{_LIBRARIES})\.[\w.]+", "{whose}"),
+        ("distutils|imp|asyncore|asynchat|cgi|pipes", "Python"),
+    )
+)
 _SAID: tuple[Sign, ...] = (
     *meaning(
+        like(r"(?<!\S)(?P<need>\S+) is required for a normal functioning[^\n]{0,40}, but found (?P<have>\S*[^\s.])"),
         like(
-            r"(?<!\S)(?P<need>\S+) is required for a normal functioning of this module, but found"
-            r" (?P<have>[^\s]*[^\s.])"
+            r"requires? (?P<need>[\w\-.\[\]]{1,100} ?(?:version )?[<>=!~]=?[^\n]{0,200}?),? but (?:found|you have) "
+            r"(?P<have>\S*[^\s.])",
+            _IMPORT,
         ),
-        Sign(", but found ", rf"{_FOUND_REQUIRED} found (?P<have>[^\s]*[^\s.])", _IMPORT),
-        Sign(", but you have ", rf"{_FOUND_REQUIRED} you have (?P<have>[^\n]*[^\n.])", _IMPORT),
         like(r"Requires (?P<need>Flash-Attention version [^\n]{0,100}?) but got (?P<have>\S*[^\s.])"),
+        like(r"Loaded runtime CuDNN library: (?P<have>[\d.]+) but source was compiled with: (?P<need>[\d.]*\d)"),
         Sign("VersionConflict", r"VersionConflict: \((?P<have>[^\n]{1,200}?), Requirement\.parse\('(?P<need>[^']+)'\)"),
         like(r"(?P<need>[\w\-]{1,40} version \S{1,40}) is required, but found (?P<have>\S*[^\s.])", _IMPORT),
         like(
             r"(?P<have>\S{1,80} is installed with version \S{1,40}), which is less than the minimum required version "
             r"(?P<need>\S{1,40}[^\s.])"
         ),
-        like(r"Loaded runtime CuDNN library: (?P<have>[\d.]+) but source was compiled with: (?P<need>[\d.]*\d)"),
         cause="{who} needs {need} but has {have}{where}",
     ),
     *(  # conda, and its solver
@@ -70,17 +146,20 @@ _SAID: tuple[Sign, ...] = (
     Sign("VersionConflict", types=("VersionConflict", "ContextualVersionConflict")),
     *meaning(
         like(r"The '(?P<need>[^']+)' distribution was not found and is required by (?P<by>[^\n]*)"),
-        like(
+        Sign(
+            "' not found (required by",
             r"version [`'](?P<need>(?:GLIBCXX|GLIBC|CXXABI|GOMP|GCC)_[\d.]+)' not found \(required by"
             r" (?:[^)]{0,400}/)?(?P<by>[^)/]{1,400})\)",
+            advice=(
+                "strings $(ldconfig -p | awk '/libstdc\\+\\+.so.6/ {print $NF; exit}') | grep {need}",
+                "conda install -c conda-forge libstdcxx-ng   # a newer libstdc++ inside the environment",
+            ),
         ),
         cause="{who} has no {need}, required by {by}{where}",
     ),
-    *meaning(
-        like(
-            r"(?<![^\s:])(?:[^\s:]{0,300}/)?(?P<library>[^\s:/]{1,200}\.so[\w.]{0,40}):"
-            r" undefined symbol: (?P<symbol>\w+)"
-        ),
+    Sign(
+        ": undefined symbol: ",
+        r"(?<![^\s:])(?:[^\s:]{0,300}/)?(?P<library>[^\s:/]{1,200}\.so[\w.]{0,40}): undefined symbol: (?P<symbol>\w+)",
         cause="{who} cannot load {library}{where}: most likely built for a different torch version",
         advice=(
             "c++filt {symbol}   # shows which library the symbol belongs to",
@@ -93,9 +172,9 @@ _SAID: tuple[Sign, ...] = (
             r"operator (?P<operator>torchvision::\w+) does not exist",
             cause="{who} found no {operator}{where}: torch and torchvision are incompatible",
         ),
+        like(r"PyTorch and \w+ were compiled with different CUDA[^\n]*"),
         Sign("Couldn't load custom C++ ops"),
         Sign("partially initialized module 'torchvision' has no attribute"),
-        like(r"PyTorch and \w+ were compiled with different CUDA[^\n]*"),
         advice=("python -m pip install --force-reinstall torch torchvision   # matching releases, from one index",),
     ),
     *meaning(  # registered nothing: torch/csrc/jit/python/python_custom_class.cpp, torch/_ops.py
@@ -108,13 +187,12 @@ _SAID: tuple[Sign, ...] = (
         "torch version",
         likely=True,
     ),
-    *version_text.DROPPED,
-    *meaning(
-        like(
-            r"The detected CUDA version \((?P<have>[\d.]+)\) mismatches the version that was used to compile\s+"
-            r"PyTorch \((?P<cuda>[\d.]+)\)",
-            cause="{who} builds an extension with CUDA {have}, but torch uses CUDA {cuda}{where}",
-        ),
+    *_DROPPED_BY,
+    Sign(
+        "The detected CUDA version (",
+        r"The detected CUDA version \((?P<have>[\d.]+)\) mismatches the version that was used to compile\s+"
+        r"PyTorch \((?P<cuda>[\d.]+)\)",
+        cause="{who} builds an extension with CUDA {have}, but torch uses CUDA {cuda}{where}",
         advice=("export CUDA_HOME=/usr/local/cuda-{cuda}   # the toolkit torch was built with, if installed",),
     ),
     *meaning(
@@ -123,46 +201,48 @@ _SAID: tuple[Sign, ...] = (
         Sign("Numpy is not available", types=("RuntimeError",), likely=True),
         Sign("may indicate binary incompatibility", types=("ValueError",)),
         Sign("module compiled against A", r"module compiled against (?:API|ABI) version [^\n]{0,100}", _IMPORT),
-        advice=version_text.OLDER_NUMPY,
+        advice=_OLDER_NUMPY,
     ),
-    like(r"Trying to load an engine created with incompatible serialization version"),  # TensorRT's
     like(r"has model type [`'](?P<model>[^`']{1,200})[`'] but Transformers does not recognize this architecture"),
+    Sign("Trying to load an engine created with incompatible serialization version"),  # TensorRT
     # a function pickled by another minor version of Python
     like(r"\bcode\(\) (?:argument \d{1,2} must be|takes at most \d{1,2} arguments)", ("TypeError", "RaySystemError")),
     Sign("Version mismatch: The cluster was started with:"),  # Ray
     Sign("VersionMismatch", types=("VersionMismatch",)),  # Dask
-    Sign("NIXL compatibility hash mismatch"),
-    Sign("is newer than and incompatible with jax version"),
-    Sign("but this version of jax requires version"),
     Sign("Version tag does not match. Note: Current Version"),  # TensorRT
+    Sign("NIXL compatibility hash mismatch"),
+    *map(Sign, ("is newer than and incompatible with jax version", "but this version of jax requires version")),
     Sign("fatal   : Unsupported .version ", r"ptxas fatal +: Unsupported \.version [\d.]+; current version is"),
     *meaning(
-        like(r"module 'numpy' has no attribute '(?P<numpy>\w+)'"),
+        like(
+            r"'numpy' has no attribute '(?P<numpy>(?:bool|complex|float|int|long|object|str|string|unicode)[_08]?"
+            r"|Inf|NaN|NAN|infty|in1d|msort|product|cumproduct|row_stack|trapz|asscalar|find_common_type|obj2sctype)'"
+        ),
+        like(r"`np\.(?P<numpy>\w+)` was removed in the NumPy"),
         cause="{who} used numpy.{numpy}{where}, which newer NumPy versions removed",
         advice=("python -m pip install 'numpy<1.24'   # or a newer release of the package that uses the old name",),
     ),
-    *meaning(
-        like(r"Loading a dataset cached in a \w+ is not supported"),
+    Sign(
+        "Loading a dataset cached in a ",
         cause="{who} could not read the datasets cache{where}: datasets and fsspec are incompatible",
         advice=("python -m pip install -U datasets fsspec",),
     ),
-    *meaning(
-        like(r"Descriptors cannot (?:not )?be create"),  # both are from protobuf
+    Sign(
+        "Descriptors cannot",
         advice=("python -m pip install 'protobuf<=3.20.3'   # or newer releases of the packages with _pb2.py files",),
     ),
+    Sign("Attempted to read a PyTorch file with version "),
     Sign(
-        "maximum supported version for reading is",
-        r"Attempted to read a PyTorch file with version \d{1,9}, but the maximum supported version[^\n]{0,80}",
-    ),
-    *meaning(
-        like(_GLOBAL, cause="{who} loaded a checkpoint with {global} in it{where}: torch 2.6 and later reject it"),
+        "Unsupported global: GLOBAL ",
+        r"Unsupported global: GLOBAL (?P<global>(?:(?P<package>[\w.]{1,200})\.)?(?P<short>\w{1,100}))",
+        cause="{who} loaded a checkpoint with {global} in it{where}: torch 2.6 and later reject it",
         advice=(
             "from {package} import {short}; torch.serialization.add_safe_globals([{short}])   # before torch.load",
             _UNSAFE,
         ),
     ),
-    *meaning(
-        Sign("Weights only load failed"),
+    Sign(
+        "Weights only load failed",
         cause="{who} loaded a checkpoint that weights_only=True, the default since torch 2.6, rejects{where}",
         advice=(_UNSAFE,),
         likely=True,
@@ -174,9 +254,17 @@ _SAID: tuple[Sign, ...] = (
         cause="{who} found no {module}.{name}{where}: a package expects a different version of it",
         likely=True,
     ),
-    *version_text.SIGNS,
+    *_IN_WORDS,
 )
-SIGNS = (*_SAID, *VERSIONS)
+_INSTALLERS = (
+    Sign("ERROR: No matching distribution found for "),
+    Sign("ERROR: ResolutionImpossible"),
+    Sign("is not a supported wheel on this platform"),
+    like(r"ERROR: Package '[^'\n]{1,200}' requires a different Python"),
+    Sign("No solution found when resolving dependencies"),
+)
+"""From installers: pip and uv."""
+SIGNS = (*_SAID, *_INSTALLERS)
 _LAST_FILE = re.compile(r'  File "(?P<file>[^"]+)", line \d+')
 
 
@@ -184,19 +272,13 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match messages of loaders and packages about incompatible versions."""
     if death.killed_without_exception:
         return None  # a signal ended it, so earlier output was not the end
-    hit = ended_by(death, _SAID) or said_last(death, VERSIONS)
-    if hit is None or not _is_meant(hit):
+    hit = ended_by(death, _SAID) or said_last(death, _INSTALLERS)
+    of_projects_too = hit is not None and (hit["module"] or hit["whose"] in _OF_PROJECTS_TOO)
+    if hit is None or (of_projects_too and not _raised_in_package(hit)):
         return _wanted(death)
     said = hit.text.partition(": ")[2][:140] or hit.text[:140]
     cause = hit.says(death) or f"{death.who} has incompatible versions{hit.where(death)}: {said}"
     return hit.finding(RULE, death, cause, _advice(hit))
-
-
-def _is_meant(hit: Hit) -> bool:
-    """Common words count only if they are about versions."""
-    if hit["module"] or (hit["dropped"] and hit["whose"] in version_text.OF_PROJECTS_TOO):
-        return _raised_in_package(hit)
-    return hit["numpy"] is None or version_text.REMOVED_FROM_NUMPY.fullmatch(hit["numpy"]) is not None
 
 
 def _wanted(death: Death) -> Finding | None:
@@ -211,15 +293,13 @@ def _wanted(death: Death) -> Finding | None:
 
 def _older(death: Death) -> Hit | None:
     """Match a package that was given an argument or name that its version does not know."""
-    hit = in_exception(death, (*version_text.OLDER, version_text.KEYWORD, version_text.ARCHITECTURE))
+    hit = in_exception(death, (*_OLDER, _KEYWORD, _ARCHITECTURE))
     if hit is None or hit.exception is None:
         return None
-    shown = hit.exception.traceback
-    if hit.sign is version_text.KEYWORD:
+    if hit.sign is _KEYWORD:
         return hit if _raised_in_package(hit) and _calls_by_name(hit) else None
-    if hit.sign is version_text.ARCHITECTURE:
-        frames = shown[: shown.rfind("KeyError")]
-        return hit if version_text.AUTO.search(frames) else None
+    if hit.sign is _ARCHITECTURE:
+        return hit if _AUTO.search(hit.traceback.rpartition("KeyError")[0]) else None
     return hit
 
 
@@ -237,11 +317,6 @@ def _raised_in_package(hit: Hit) -> bool:
 
 def _advice(hit: Hit) -> tuple[str, ...]:
     need = hit["need"] or ""
-    if "_" in need and hit["by"]:
-        return (
-            f"strings $(ldconfig -p | awk '/libstdc\\+\\+.so.6/ {{print $NF; exit}}') | grep {need}",
-            "conda install -c conda-forge libstdcxx-ng   # a newer libstdc++ inside the environment",
-        )
     if re.match(r"[\w\-.\[\]]+ ?[<>=!~]", need):
         return f"python -m pip install '{need.replace(' ', '')}'", "python -m pip check"
     return (_CHECK,)
