@@ -74,7 +74,7 @@ def _ran_again(spoken: SpokenText) -> int:
 
 
 def _next_step(spoken: SpokenText) -> int:
-    """Return the index after the last SLURM step that failed, if a later one made progress and failed anew; else 0."""
+    """Return the index after the last SLURM step that failed, if a later one made progress and failed again; else 0."""
     ended = [index for index, line in enumerate(spoken.lines) if _STEP_ENDED in line]
     if not ended:
         return 0
