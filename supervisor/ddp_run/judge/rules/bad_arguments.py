@@ -80,8 +80,6 @@ _PRINTED = tuple(
         r"error: (?P<what>Parser key [^\n]{1,300})",  # jsonargparse
         r"error: (?P<what>Key '[^'\n]{1,300}' is not expected)",
         r"error: (?P<what>Option '[^'\n]{1,300}' is not accepted)",
-        r"(?<![\w:])error: (?P<what>unexpected argument '[^\n]+)",
-        r"(?<![\w:])error: (?P<what>the following required arguments were not [^\n]+)",
         r"^Error: ArgumentValidation\(\"(?P<what>[^\n]{1,300}?)\"?\)$",  # TGI's launcher
         r"[│|] (?P<what>Unrecognized options?: [^\n│|]{1,300})",  # tyro
         r"[│|] (?P<what>Argument --[\w.\-]{1,100}: invalid [^\n│|]{1,300})",
