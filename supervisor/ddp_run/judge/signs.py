@@ -232,9 +232,8 @@ def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
             continue
         name = link.type.rpartition(".")[2]
         said = f"{link.type}: {link.message}" if link.message else link.type
-        data = name == "KeyError"  # its message is a key
-        for sign in signs:
-            match = sign.search(said) if name in sign.types or not (sign.types or data) else None
+        for sign in signs:  # a KeyError's message is a key
+            match = sign.search(said) if name in sign.types or not (sign.types or name == "KeyError") else None
             if match is not None:
                 survived = link.type != death.exception.type and raised_by_handler(death.exception)
                 sure: Confidence = "likely" if survived or is_own(link) else "certain"
