@@ -98,6 +98,8 @@ def test_a_clean_up_that_fails_too() -> None:
         "ZeroDivisionError",
     )
     assert explain(first + AFTER + clean + LOST).cause == "python-exception"
+    end_of_data = HERE.format(5) + "    batch = next(batches)\nStopIteration\n"
+    assert explain(end_of_data + AFTER + clean + LOST).cause == "peer-died"
     assert explain(unmade).cause == "process-group-misuse"
 
 

@@ -85,11 +85,14 @@ def is_own(exception: ExceptionInfo) -> bool:
 
 
 def handled(exception: ExceptionInfo) -> ExceptionInfo | None:
-    """Return the exception at the start of a chain whose handler, perhaps a clean-up, raised this one; None without."""
+    """Return the exception at the start of a chain whose handler, perhaps a clean-up, raised this one.
+
+    None if there is none, or if programs expect it: the end of the data is where some tell their peers.
+    """
     links, origin = CHAIN.findall(exception.traceback), chain(exception)[-1]
-    if not links or links[-1].startswith(DIRECT) or origin is exception or dealt_with(origin, exception):
+    if not links or links[-1].startswith(DIRECT) or origin is exception:
         return None
-    return origin
+    return None if origin.type.rpartition(".")[2] in _EXPECTED else origin
 
 
 def raised_from(exception: ExceptionInfo) -> bool:
