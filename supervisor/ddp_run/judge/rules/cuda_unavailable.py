@@ -72,7 +72,10 @@ _BUILT_WITHOUT = meaning(
     ),
     # pytorch3d, torch_scatter, Detectron2, XGBoost, OpenCV, xFormers and others
     *meaning(
-        like(r"\b[Nn]ot (?:compiled|built) with (?P<lacks>CUDA|GPU|HIP|ROCm|XPU)\b", _OF_LIBRARIES),
+        *(
+            like(rf"\b[Nn]ot {made} with (?P<lacks>CUDA|GPU|HIP|ROCm|XPU)\b", _OF_LIBRARIES)
+            for made in ("compiled", "built")
+        ),
         like(r"(?:compiled|built) without (?P<lacks>CUDA) support", _OF_LIBRARIES),
         like(r"wasn't build with (?P<lacks>CUDA) support", _OF_LIBRARIES),
         like(r"Device API (?P<lacks>cuda) is not enabled"),  # DGL

@@ -74,7 +74,7 @@ _WRONG_DEVICE = meaning(
     advice=(f'{_FIND}"cpu:gloo,cuda:nccl" supports both',),
 )
 _UNKNOWN = meaning(
-    like(r"Unknown (?:c10d )?backend(?: type|:)? '?(?P<backend>[\w.]+)"),
+    *(like(rf"Unknown {what}(?: type|:)? '?(?P<backend>[\w.]+)") for what in ("backend", "c10d backend")),
     like(r"Invalid backend: '?(?P<backend>[\w.]+)"),
     like(r"Distributed package doesn't have (?!NCCL)(?P<backend>\w+) built in"),
     cause="{who} requested a backend that this torch does not have: {backend}",

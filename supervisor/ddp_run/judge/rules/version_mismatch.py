@@ -62,7 +62,7 @@ _PARTS_MISSING = meaning(
 """A package has no code for the GPU: built for CPUs, or not loaded because it does not fit the installed torch."""
 _IN_WORDS: tuple[Sign, ...] = (
     # not the driver's `Driver/library version mismatch`
-    like(rf"(?<![/\w])(?:{_WHOSE}) [vV]ersion (?:mismatch|incompatibility)", _RAISED),
+    *(like(rf"(?<![/\w])(?:{_WHOSE}) [vV]ersion {differs}", _RAISED) for differs in ("mismatch", "incompatibility")),
     like(rf"(?<![/\w])(?:{_WHOSE}) VERSION MISMATCH", _RAISED),  # bitsandbytes
     Sign("but source was compiled with", types=_RAISED),  # TensorFlow, about cuDNN
     Sign("Gencode/Runtime versions", types=_RAISED),  # protobuf
@@ -124,10 +124,13 @@ _DROPPED_BY = tuple(
 _SAID: tuple[Sign, ...] = (
     *meaning(
         like(r"(?<!\S)(?P<need>\S+) is required for a normal functioning[^\n]{0,40}, but found (?P<have>\S*[^\s.])"),
-        like(
-            r"requires? (?P<need>[\w\-.\[\]]{1,100} ?(?:version )?[<>=!~]=?[^\n]{0,200}?),? but (?:found|you have) "
-            r"(?P<have>\S*[^\s.])",
-            _IMPORT,
+        *(
+            like(
+                r"requires? (?P<need>[\w\-.\[\]]{1,100} ?(?:version )?[<>=!~]=?[^\n]{0,200}?),? but "
+                rf"{have} (?P<have>\S*[^\s.])",
+                _IMPORT,
+            )
+            for have in ("found", "you have")
         ),
         like(r"Requires (?P<need>Flash-Attention version [^\n]{0,100}?) but got (?P<have>\S*[^\s.])"),
         like(r"Loaded runtime CuDNN library: (?P<have>[\d.]+) but source was compiled with: (?P<need>[\d.]*\d)"),
