@@ -89,10 +89,10 @@ def handled(exception: ExceptionInfo) -> ExceptionInfo | None:
 
     None if there is none, or if programs expect it: the end of the data is where some tell their peers.
     """
-    links, origin = CHAIN.findall(exception.traceback), chain(exception)[-1]
-    if not links or links[-1].startswith(DIRECT) or origin is exception:
+    origin = chain(exception)[-1]
+    if origin is exception or not _raised_while_handling(exception) or origin.type.rpartition(".")[2] in _EXPECTED:
         return None
-    return None if origin.type.rpartition(".")[2] in _EXPECTED else origin
+    return origin
 
 
 def raised_from(exception: ExceptionInfo) -> bool:
@@ -103,9 +103,14 @@ def raised_from(exception: ExceptionInfo) -> bool:
 
 def raised_by_handler(exception: ExceptionInfo) -> bool:
     """Whether the program's own code raised it while it handled another exception: what it handled may be no cause."""
-    links = CHAIN.findall(exception.traceback)
     frames = [frame["file"] for line in exception.traceback.splitlines() if (frame := FRAME.match(line)) is not None]
-    return bool(links) and not links[-1].startswith(DIRECT) and bool(frames) and not is_library(frames[-1])
+    return _raised_while_handling(exception) and bool(frames) and not is_library(frames[-1])
+
+
+def _raised_while_handling(exception: ExceptionInfo) -> bool:
+    """Whether it was raised during the handling of another, not from it."""
+    links = CHAIN.findall(exception.traceback)
+    return bool(links) and not links[-1].startswith(DIRECT)
 
 
 def dealt_with(link: ExceptionInfo, exception: ExceptionInfo) -> bool:
