@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ddp_run import explain
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.traceback_text import from_text
+from ddp_run.judge.diagnose import judge
+from ddp_run.record.events import MonotonicNs, Rank
 
 FIT = '[rank{0}]: Traceback (most recent call last):\n[rank{0}]:   File "/home/me/fit.py", line {1}, in <module>\n'
 OOM = FIT.format(3, 40) + "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
@@ -101,6 +107,20 @@ def test_a_clean_up_that_fails_too() -> None:
     end_of_data = HERE.format(5) + "    batch = next(batches)\nStopIteration\n"
     assert explain(end_of_data + AFTER + clean + LOST).cause == "peer-died"
     assert explain(unmade).cause == "process-group-misuse"
+
+
+@pytest.mark.parametrize(
+    ("left_at", "blamed"), [(1, ("peer-died", 0, "certain")), (9, ("python-exception", 1, "likely"))]
+)
+def test_a_peer_that_had_ended_before_is_lost_whatever_is_handled(left_at: int, blamed: tuple[str, int, str]) -> None:
+    """Some programs raise and handle an exception of their own on purpose, and then call a collective."""
+    stopped = HERE.format(5) + "EarlyStop: patience\n"
+    raised = from_text(stopped + AFTER + HERE.format(9) + LOST)
+    left = Death(Rank(0), code=0, died_at=MonotonicNs(left_at * 10**9))
+    death = Death(Rank(1), code=1, exception=raised, failed_at=MonotonicNs(4 * 10**9), died_at=MonotonicNs(5 * 10**9))
+    found = judge(Evidence(deaths=(death,), clean_exits=(left,), started=2))
+    assert found.first_failure is not None
+    assert (found.cause, found.first_failure.rank, found.confidence) == blamed
 
 
 def test_a_class_of_the_program_may_use_the_words_of_a_port() -> None:

@@ -41,15 +41,21 @@ class Rules:
     def judge(self, death: Death) -> Judged:
         """Return the best finding about a death, and why it is collateral, if it is."""
         best = self._best(death)
-        if best is not None and (best.rule.consequence or best.rule.end == "after"):
+        if best is not None and (best.rule.end == "after" or (best.rule.consequence and not self._peer_ended(death))):
             # a clean-up that fails, too, or finds its peers gone
             handled = _before_its_handler(death)
             own = self._best(handled) if handled is not None else None
             if handled is not None and own is not None and not (own.rule.consequence or own.rule.end == "after"):
-                death, best = handled, own
+                # a program may also raise what it handles on purpose
+                death, best = handled, replace(own, confidence="likely") if own.confidence == "certain" else own
         if best is None:
             best = Finding(NAMELESS, death.rank, f"{death.who} exited", confidence="unknown")
         return Judged(death, best, self._why_collateral(death, best))
+
+    def _peer_ended(self, death: Death) -> bool:
+        """Whether another rank had ended before: then this one's program lost it, whatever it was handling."""
+        others = (each for each in (*self.attempt.deaths, *self.attempt.clean_exits) if each.rank != death.rank)
+        return any(each.order < death.order for each in others)
 
     def _best(self, death: Death) -> Finding | None:
         if not self.attempt.logs_only:
