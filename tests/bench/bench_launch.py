@@ -162,6 +162,13 @@ def idle(nodes: int, ranks: int, seconds: float = 30.0) -> None:
     print(f"idle, {nodes} x {ranks} ranks: {shares} of a core for each supervisor, {memory:.1f} MiB resident")
 
 
+def doctor(rounds: int) -> None:
+    """`ddp-run doctor --quick`, whatever it thinks of this host."""
+    with tempfile.TemporaryDirectory() as place:
+        seconds = [run([BIN / "ddp-run", "doctor", "--quick"], Path(place), expect=None) for _ in range(rounds)]
+    print(f"doctor --quick: {statistics.median(seconds):.2f} s, at most {max(seconds):.2f} s in {rounds} runs")
+
+
 def cpu_s(pid: int) -> float:
     """CPU seconds of a process' only thread so far (proc(5), schedstat: nanoseconds)."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
@@ -169,7 +176,7 @@ def cpu_s(pid: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=[*MEASURES, "idle"], metavar="NAME")
+    parser.add_argument("names", nargs="*", default=[*MEASURES, "idle", "doctor"], metavar="NAME")
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
     for name in args.names:
@@ -177,6 +184,8 @@ def main() -> None:
             idle(nodes=1, ranks=8)
             idle(nodes=1, ranks=1)
             idle(nodes=2, ranks=1)
+        elif name == "doctor":
+            doctor(args.rounds)
         else:
             compare(name, 3 if name == "deaf" else args.rounds)
 
