@@ -52,13 +52,13 @@ def test_four_ranks_that_die_within_milliseconds(ddp: Launcher, _repeat: int) ->
     assert outcome.code == 7
 
 
-# Rank 2 lets go of the others and raises, and takes its time to end. They raise what gloo raises then, and end first.
+# Rank 2 raises, lets go of the others as it ends, and takes its time. They raise what gloo raises then, and end first.
 SLOW_DEATH = """
 import atexit, os, time
 if os.environ["RANK"] == "2":
     while not (os.path.exists("0") and os.path.exists("1")): time.sleep(0.01)
-    open("let go", "w").close()
     atexit.register(time.sleep, 1.5)
+    atexit.register(lambda: open("let go", "w").close())
     raise ValueError("fault with slow teardown")
 open(os.environ["RANK"], "w").close()
 while not os.path.exists("let go"): time.sleep(0.001)
