@@ -1,4 +1,4 @@
-"""Dear tests, such as feed whole texts: the gate runs them where what they exercise has changed since they passed.
+"""Dear tests, which feed whole texts or load torch: the gate runs them if what they exercise changed since they passed.
 
 `SUBJECTS` names what each such file of tests exercises. `unchanged.passed` keeps a digest of that, made when the tests
 passed. Where it is still the same, those marked by `slow_if_unchanged(__file__)` are `slow_system`; where not, they are
@@ -22,11 +22,17 @@ import pytest
 TOP = Path(__file__).resolve().parent.parent
 PACKAGE = "supervisor/ddp_run"
 JUDGING = tuple(f"{PACKAGE}/{layer}" for layer in ("evidence", "judge", "record", "values"))
+OPTIONS = tuple(f"{PACKAGE}/{layer}" for layer in ("plan", "settings", "values"))
 SUBJECTS = {
+    "tests/process/test_flight.py": (*JUDGING, f"{PACKAGE}/observe", f"{PACKAGE}/rank"),
+    "tests/process/test_hooks.py": (*JUDGING, *OPTIONS, f"{PACKAGE}/observe", f"{PACKAGE}/rank"),
     "tests/rules/test_hostile_numbers.py": (*JUDGING, f"{PACKAGE}/observe", "tests/rules/samples"),
     "tests/rules/test_prefixes.py": (*JUDGING, "tests/rules/corpus"),
+    "tests/unit/test_console.py": (*JUDGING, f"{PACKAGE}/tell"),
     "tests/unit/test_console_lines.py": (*JUDGING, f"{PACKAGE}/tell"),
     "tests/unit/test_hostile_logs.py": JUDGING,
+    "tests/unit/test_options.py": OPTIONS,
+    "tests/unit/test_options_parity.py": OPTIONS,
     "tests/unit/test_redaction.py": (f"{PACKAGE}/record", f"{PACKAGE}/values"),
     "tests/unit/test_scan.py": tuple(f"{PACKAGE}/{layer}" for layer in ("evidence", "record", "values")),
     "tests/unit/test_typed_fields.py": JUDGING,

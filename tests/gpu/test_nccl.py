@@ -141,7 +141,7 @@ def run(
 def has_ras() -> bool:
     import torch  # not above: every process that collects would load it
 
-    return bool(torch.cuda.nccl.version() >= (2, 24))  # type: ignore[no-untyped-call]
+    return bool(torch.cuda.nccl.version() >= (2, 24))
 
 
 def test_a_collective_behind_a_kernel_that_does_not_end(ddp: Launcher) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.loaded_process import LoadedProcess
+from tests.unchanged import slow_if_unchanged
 
 from ddp_run.observe.collectives import last_collectives
 from ddp_run.rank import flight
@@ -46,6 +47,7 @@ REAL = """
 """
 
 
+@slow_if_unchanged(__file__)
 def test_real_entries_and_the_users_line_of_them(torch_process: LoadedProcess, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(textwrap.dedent(REAL.format(folder=str(tmp_path))))
     done = torch_process.run(tmp_path / "train.py", cwd=tmp_path)

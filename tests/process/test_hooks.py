@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unchanged import slow_if_unchanged
 from tests.waiting import limit, wait_until
 
 from ddp_run.observe.boards import Board, threads
@@ -33,6 +34,7 @@ from ddp_run.plan.launch_plan import RANK_PROGRAM
 from ddp_run.rank.board import Page
 from ddp_run.record.events import Rank
 
+slow = slow_if_unchanged(__file__)
 ENVIRONMENT = {
     "RANK": "3",
     "LOCAL_RANK": "1",
@@ -269,6 +271,7 @@ main()
 """
 
 
+@slow
 def test_the_program_sees_what_it_sees_without_ddp_run_and_no_frame_of_ours(ranks: Ranks) -> None:
     plain = ranks.plain(SEEN_BY_THE_PROGRAM)
     ended = ranks.rank(SEEN_BY_THE_PROGRAM)
@@ -326,6 +329,7 @@ def test_what_is_compiled_is_compiled_as_without_ddp_run(ranks: Ranks) -> None:
     assert ranks.rank(COMPILED).stdout == stdout
 
 
+@slow
 def test_what_the_user_asked_ddp_run_for(ranks: Ranks) -> None:
     program = f"""
         {textwrap.indent(ALONE, " " * 8).strip()}
@@ -417,6 +421,7 @@ def ended_in_a_call(tmp_path_factory: pytest.TempPathFactory) -> EndedInACall:
         return EndedInACall(before, board.look().call, ranks.ended(process, "\n"))
 
 
+@slow
 def test_a_clean_up_on_the_way_of_an_exception_is_no_phase(ended_in_a_call: EndedInACall) -> None:
     phases = [message["phase"] for message in ended_in_a_call.ended.named("phase")]
     begun = ["init", "after-init"]
@@ -424,6 +429,7 @@ def test_a_clean_up_on_the_way_of_an_exception_is_no_phase(ended_in_a_call: Ende
     assert phases == [*begun, *[*begun, "shutdown"] * 2, *begun], ended_in_a_call.ended.stderr
 
 
+@slow
 def test_the_call_that_a_rank_ended_in(ended_in_a_call: EndedInACall) -> None:
     ended = ended_in_a_call.ended
     assert "not needed" in ended_in_a_call.before
@@ -449,6 +455,7 @@ def test_a_program_without_torch(ranks: Ranks) -> None:
     assert ended.look.phase == "before-init"
 
 
+@slow
 def test_a_torch_that_fails_to_import_fails_as_it_does_alone(ranks: Ranks) -> None:
     broken = ranks.folder / "torch" / "distributed"
     broken.mkdir(parents=True)
@@ -681,6 +688,7 @@ def test_no_signal_is_sent_to_a_rank_that_may_be_running_python(ranks: Ranks, st
         assert process.poll() is None
 
 
+@slow
 def test_a_torch_without_a_recorder_is_noted_once(ranks: Ranks) -> None:
     program = f"""
         {textwrap.indent(ALONE, " " * 8).strip()}
@@ -713,6 +721,7 @@ def test_an_interpreter_that_goes_down_outlives_a_late_question(ranks: Ranks) ->
     assert (ended.code, ended.stdout, ended.stderr) == (0, "alive\n", "")
 
 
+@slow
 def test_a_program_that_ends_while_the_thread_of_ddp_run_is_in_torch(ranks: Ranks) -> None:
     """Coming back into an interpreter that goes down would abort the rank after a training that went well."""
     program = """

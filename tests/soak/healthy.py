@@ -30,7 +30,7 @@ rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 SHARED = Path(tempfile.gettempdir(), "ddp-run-soak-" + os.environ["MASTER_PORT"])
 
 
-class Slow(Dataset[torch.Tensor]):
+class Slow(Dataset[torch.Tensor]):  # type: ignore[misc]
     """A few items, of which one takes long."""
 
     def __init__(self, seconds: float, at: int = 3) -> None:

@@ -16,6 +16,7 @@ from typing import Literal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unchanged import slow_if_unchanged
 
 from ddp_run.tell.console import Console, Read
 from ddp_run.tell.outlet import LeftS
@@ -244,7 +245,10 @@ def ranks_of(label: str) -> list[int]:
     return ranks
 
 
-@pytest.mark.parametrize("line", ["plain", "[rank1]: own", "\x1b[31mred\x1b[0m", "10%\r20%", "gr\u00fcn"])
+FLOODS = ("[rank1]: own", "\x1b[31mred\x1b[0m", "10%\r20%", "gr\u00fcn")
+
+
+@pytest.mark.parametrize("line", ["plain", *(pytest.param(each, marks=slow_if_unchanged(__file__)) for each in FLOODS)])
 def test_a_flood_looks_like_single_lines(tmp_path: Path, line: str) -> None:
     texts = []
     for name, count in (("slow", 100), ("flood", 20_000)):

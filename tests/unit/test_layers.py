@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -100,6 +101,7 @@ def _folder(module: str) -> str:
 INSIDE = [name for name in MODULES if _folder(name) not in ELSEWHERE]
 
 
+@functools.cache
 def _tree(module: str) -> ast.Module:
     return ast.parse(MODULES[module].read_text(encoding="utf-8"))
 

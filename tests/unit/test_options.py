@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from tests.unchanged import slow_if_unchanged
 
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.settings.grammar import HelpWanted
@@ -310,6 +311,7 @@ def test_a_malformed_grace_is_named(parsed: Parse) -> None:
     assert parsed("--shutdown-timeout=3 x.py", TORCH_ELASTIC_SHUTDOWN_TIMEOUT="soon").grace_s == 3.0
 
 
+@slow_if_unchanged(__file__)
 def test_no_words_end_in_anything_but_a_refusal(rows: tuple[Row, ...]) -> None:
     odd = (
         " |\r|\u201cx\u201d|\u2013nnodes=2|~/x|$X|a.b|-|--|-m|--lr|--lr=1|-1|1e-3|srun|mpirun|accelerate|launch|python"

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.loaded_process import LoadedProcess
+from tests.unchanged import slow_if_unchanged
 
 from ddp_run.settings.grammar import HelpWanted, Words
 from ddp_run.settings.options import Setting, Source
@@ -220,6 +221,10 @@ def _as_torch(name: str, value: object) -> object:
     return value.split(",") if name.startswith("duplicate_") and isinstance(value, str) else value
 
 
+slow = slow_if_unchanged(__file__)
+
+
+@slow
 def test_every_command_line_means_what_it_means_to_torchrun(torch_process: LoadedProcess) -> None:
     rows = _torch_rows()
     lines = [Line(*each) for each in BY_HAND] + _generated(rows, 900)
@@ -252,6 +257,7 @@ def _difference(line: Line, theirs: tuple[str, Any], ours: tuple[str, Any]) -> s
     return f"{line}: {theirs[0]} by torchrun, {ours[0]} here; {values}"
 
 
+@slow
 def test_words_are_found_where_they_stand() -> None:
     """Every value's word holds the value, and the script's word is the script."""
     rows = _torch_rows()
@@ -288,6 +294,7 @@ def test_own_options_leave_torch_its_abbreviations(row: Row) -> None:
             assert [each.row for each in words.given] == [theirs], prefix
 
 
+@slow
 def test_the_table_is_that_of_the_real_parser() -> None:
     """Asked of the parser itself and read from its source: the same rows."""
     from ddp_run.plan.installed_torch import ask_torch_parser

@@ -27,7 +27,7 @@ _CONSOLE = ""
 
 
 @final
-class RankFolders(LogsSpecs):
+class RankFolders(LogsSpecs):  # type: ignore[misc]  # Any for mypy: pyproject.toml
     """Redirects every rank's stdout and stderr to its own folder, and tells its bootstrap where that is.
 
     DDP_RUN_AGENT (JSON): `run_folder`, `attempt`, `socket` (of ddp-run's inbox), `nccl_debug` (whether NCCL's messages

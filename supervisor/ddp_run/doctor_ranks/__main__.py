@@ -83,7 +83,7 @@ class Steps:
         ones = torch.ones(256, 256, device=self.device)
         right = bool(((ones @ ones) == 256).all())
         name = torch.cuda.get_device_properties(self.device).name
-        version = torch.cuda.nccl.version() if dist.is_nccl_available() else ()  # type: ignore[no-untyped-call]
+        version = torch.cuda.nccl.version() if dist.is_nccl_available() else ()
         self.report("device", name=name, gpus=gpus, right=right, nccl=".".join(map(str, version)) or None)
 
     def _make_group(self) -> None:
