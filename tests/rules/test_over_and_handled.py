@@ -169,3 +169,80 @@ def test_steps_that_absl_logs_are_progress() -> None:
     steps = "".join(f"I1201 04:{n}:11.020102 9 train.py:2] step={n}00 ppl={9 - n / 99:.3f}\n" for n in range(10, 20))
     assert answer(tried + steps) == (None, None)
     assert answer(tried)[1] == "cuda-oom"
+
+
+def test_a_signal_that_a_passed_test_sends() -> None:
+    told = (
+        "test_stop W1 torch/distributed/elastic/agent/server/api.py:704] Received 15 death signal, shutting down\n.\n"
+    )
+    assert answer(f"{told}====== 9 passed in 141.88s ======\n") == (None, None)
+    assert answer(f"{told}====== 1 failed, 8 passed in 141.88s ======\n")[0] == "interrupted"
+
+
+def test_what_is_retried_or_gone_on_without_is_no_failure() -> None:
+    lost = "Error while uploading 'runs/7' to the Hub: 504 Server Error: Gateway Time-out{0}\nuploaded 3 files\n"
+    lost += "uploaded all other files of this run, of which there are ninety, to the same place on the Hub as before\n"
+    assert answer(lost.format(", retrying")) == (None, None)
+    assert answer(lost.format(" - going on without it")) == (None, None)
+    assert answer(lost.format("")) == (None, "hub-network")
+
+
+def test_numbers_that_are_aligned_are_progress() -> None:
+    steps = "".join(f">>> step {step:7d} | ce {9 / step:7.4f}\n" for step in (5, 50, 500, 5000, 50000))
+    pushed = 'Traceback (most recent call last):\n  File "/home/me/gauge.py", line 21, in push\n'
+    pushed += "urllib.error.URLError: <urlopen error timed out>\n"
+    assert answer(pushed + steps) == (None, None)
+    assert answer(pushed) == ("failed", "hub-network")
+
+
+def test_words_that_the_program_raises_are_its_own() -> None:
+    bound = 'Traceback (most recent call last):\n  File "/home/me/graph.py", line 61, in <module>\n    {0}\n'
+    bound += "ValueError: bind: Address already in use: 88 belongs to 17\n"
+    assert answer(bound.format("raise ValueError(text)")) == ("failed", "python-exception")
+    assert answer(bound.format("server.bind(place)")) == ("failed", "port-in-use")
+
+
+UNCAUGHT = 'Traceback (most recent call last):\n  File "/home/me/fit.py", line 188, in <module>\n'
+STALE = "OSError: [Errno 116] Stale file handle\n"
+
+
+def test_what_a_program_caught_did_not_end_it() -> None:
+    """All that nothing catches begins at `<module>`."""
+    login = (
+        HERE.format(18)
+        + "wandb.errors.CommError: It appears that you do not have permission to access the requested resource.\n"
+    )
+    ended = (
+        "E1 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: 1) local_rank: 0 (pid: 31) of x\n"
+    )
+    assert answer(f"{login}logged offline\n{UNCAUGHT}{STALE}{ended}") == ("failed", "filesystem-error")
+    assert answer(f"{login}logged offline\n{ended}") == ("failed", "auth")
+    lost = f"{UNCAUGHT}{LOST}"  # of another rank
+    assert answer(f"{login}{lost}{ended}") == ("failed", "auth")
+
+
+def test_progress_between_two_exceptions_clears_the_first() -> None:
+    quoted = f"{UNCAUGHT}RuntimeError: CUDA error: device-side assert triggered\n"
+    steps = "".join(f"step {step} | ce {9 / step:.4f}\n" for step in (10, 500, 1000))
+    ended = (
+        "E1 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: 1) local_rank: 0 (pid: 31) of x\n"
+    )
+    assert answer(f"{quoted}{steps}{UNCAUGHT}{STALE}{ended}") == ("failed", "filesystem-error")
+    assert answer(f"{quoted}{UNCAUGHT}{STALE}{ended}") == ("failed", "device-side-assert")
+
+
+@pytest.mark.parametrize(
+    ("handled", "told"),
+    [
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", ("illegal-memory-access", "likely")),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", ("cuda-oom", "likely")),
+        ("KeyError: 'tokens'", ("permission-denied", "certain")),
+        ("app.errors.Odd: nothing known", ("permission-denied", "certain")),
+    ],
+)
+def test_a_report_of_a_failure_that_fails_itself(handled: str, told: tuple[str, str]) -> None:
+    """No handler cures a CUDA error after which the process can't use its GPU. Others may have been handled."""
+    found = explain(
+        f"{HERE.format(77)}{handled}\n{AFTER}{UNCAUGHT}PermissionError: [Errno 13] Permission denied: '/x'\n"
+    )
+    assert (found.cause, found.confidence) == told

@@ -29,6 +29,9 @@ _EXPECTED = frozenset(
     }
 )
 """Exceptions that programs expect, and handle as part of their work."""
+_MODULE = "<module>"
+_FOR_ANYTHING = frozenset({"AssertionError", "Exception", "RuntimeError", "ValueError"})
+"""Python's own classes that programs raise for anything."""
 _NAMES = re.compile(r"[\w./:\-]{4,}")
 _PROGRAM_ENDED = re.compile(
     r"^Command .{1,4000} (?:returned non-zero exit status \d{1,3}|died with <Signals)"
@@ -78,10 +81,25 @@ def interrupted(exception: ExceptionInfo) -> ExceptionInfo | None:
 
 
 def is_own(exception: ExceptionInfo) -> bool:
-    """Whether the program's own code raised a class of a module that isn't Python's: its words may mean anything."""
+    """Whether the program's own code raised it, and its class says nothing: its words may mean anything.
+
+    That is a class of a module that isn't Python's, or one that is raised for anything.
+    """
     frames, name = _frames(exception.traceback), exception.type.rpartition(".")[2]
+    says_nothing = "." in exception.type or name in _FOR_ANYTHING
     raised = statement(exception).startswith(f"raise {name}(")
-    return "." in exception.type and raised and bool(frames) and not is_library(frames[-1][0])
+    return says_nothing and raised and bool(frames) and not is_library(frames[-1][0])
+
+
+def begins_in_function(exception: ExceptionInfo) -> bool:
+    """Whether its traceback begins in a function of the program, which therefore caught and printed it."""
+    frames = _frames(exception.traceback)
+    return bool(frames) and frames[0][1] not in (None, _MODULE) and not is_library(frames[0][0])
+
+
+def begins_at_module(exception: ExceptionInfo) -> bool:
+    """Whether its traceback begins where a program does, as when nothing caught it."""
+    return [function for _, function in _frames(exception.traceback)][:1] == [_MODULE]
 
 
 def handled(exception: ExceptionInfo) -> ExceptionInfo | None:

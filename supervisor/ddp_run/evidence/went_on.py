@@ -17,7 +17,8 @@ from ddp_run.evidence.windows import LEAVING, VERY_LAST
 
 HANDLED = re.compile(
     r"\b(?:\w{2,20}ing\b[^\n]{0,60} instead\b|[Ff]all(?:ing|s)? ?back\b|[Ss]kipp(?:ed|ing)\b|[Ii]gnor(?:ed|ing)\b"
-    r"|(?<!not )(?<!'t )(?<!to )[Cc]ontinu(?:es?|ing)\b|[Rr]etry(?:ing)? (?:in|after|\d)"
+    r"|(?<!not )(?<!'t )(?<!to )(?:[Cc]ontinu(?:es?|ing)|[Gg]o(?:es|ing)? on)\b"
+    r"|[Rr]etry(?:ing\W*$|(?:ing)? (?:in|after|\d))"
     r"|[Ss]tarting (?:fresh|from scratch|over)\b|[Tt]rying (?:port|another|again|the next)\b)"
 )
 """Words of a program that handles an error, in the same line or in a neighbouring one. More must follow."""
@@ -66,7 +67,7 @@ _BAR_WORDS = ("%|", "it/s", "s/it")
 _BAR = re.compile(r"\d%\|| (?:it|s)/(?:s|it)\b")
 _PICTURE = re.compile(r"\|[^|]*\|")
 _COUNT = re.compile(r"\d{1,12}/\d{1,12}")
-_DIGITS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+_DIGITS = re.compile(r"(?:(?<= ) {1,12})?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _ONE_DIGIT = str.maketrans("123456789", "000000000")
 _PROGRESS = 3
 """This many lines that differ in their numbers show progress; this many bars, too: the exit may redraw the last."""
@@ -102,12 +103,13 @@ class WentOn:
                 self.ended_well = max(self.ended_well, at[-1])
             if not said or not is_news(line):
                 continue
-            if len(at) > 1 and not line[:1].isspace():
+            own = line.removeprefix(" ")  # Megatron's steps begin with one blank, as does wrapped text
+            if len(at) > 1 and not own[:1].isspace():
                 for k in said:
                     first[k] = at[0]
                 if "0" in form and len(said) >= _REPEATED:
                     self._repeated = max(self._repeated, said[-_REPEATED])
-            if shows_life(line.removeprefix(" ")):  # Megatron's steps begin with one blank, as does wrapped text
+            if shows_life(own):
                 new = [k for k in said if k not in messages] if line[:1].strip() else []
                 self._new += new
                 self._worked = max([self._worked, *new[-1:]]) if _finished(line) else self._worked
@@ -185,7 +187,7 @@ def kind_of(text: str) -> str:
 
 
 def form_of(line: str) -> str:
-    """Return the line without its numbers."""
+    """Return the line without its numbers, and without the blanks that align them."""
     return _DIGITS.sub("0", line)
 
 

@@ -41,13 +41,16 @@ class Rules:
     def judge(self, death: Death) -> Judged:
         """Return the best finding about a death, and why it is collateral, if it is."""
         best = self._best(death)
-        if best is not None and (best.rule.end == "after" or (best.rule.consequence and not self._peer_ended(death))):
+        handled = _before_its_handler(death)
+        own = self._best(handled) if best is not None and handled is not None else None
+        if best and handled and own and not (own.rule is best.rule or own.rule.consequence or own.rule.end == "after"):
             # a clean-up that fails, too, or finds its peers gone
-            handled = _before_its_handler(death)
-            own = self._best(handled) if handled is not None else None
-            if handled is not None and own is not None and not (own.rule.consequence or own.rule.end == "after"):
-                # a program may also raise what it handles on purpose
-                death, best = handled, replace(own, confidence="likely") if own.confidence == "certain" else own
+            lost = best.rule.consequence and not self._peer_ended(death)
+            blamed = lost or best.rule.end == "after" or own.rule.end == "sticky"
+            death, best = (handled, own) if blamed else (death, best)
+            if best.confidence == "certain" and (blamed or not own.rule.general):
+                # programs also raise on purpose what they handle
+                best = replace(best, confidence="likely")
         if best is None:
             best = Finding(NAMELESS, death.rank, f"{death.who} exited", confidence="unknown")
         return Judged(death, best, self._why_collateral(death, best))

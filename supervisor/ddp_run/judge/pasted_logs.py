@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddp_run.evidence import exception_chain, scan
+from ddp_run.evidence import exception_chain, scan, traceback_text
 from ddp_run.evidence.pasted import raised, transcript, wrapped
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.judge import cut_log, diagnose, lost_peers
@@ -34,7 +34,7 @@ def explain_logs(logs: Sequence[Log]) -> Verdict:
         return found
     for joined in wrapped.joined(logs):
         again = _read(joined)
-        if not _is_vague(again) and not _hides(again, found):
+        if not _is_vague(again) and not _hides(again, found) and not _revives(again, found, logs):
             return replace(again, confidence="likely", notes=(*again.notes, wrapped.NOTE))
     return found
 
@@ -46,6 +46,15 @@ def _hides(joined: Verdict, found: Verdict) -> bool:
     rule = rule_named(joined.cause)
     told = rule is not None and rule.end == "told"  # what ended the job if nothing failed before
     return shown is not None and (told or (left is not None and shown.endswith(f".{left}")))
+
+
+def _revives(joined: Verdict, found: Verdict, logs: Sequence[Log]) -> bool:
+    """Whether joining lines hid that the program went on after an exception, which the lines show as it is."""
+    first = joined.first_failure
+    if found.cause is not None or first is None or first.exception is None:
+        return False
+    shown = [printed.info.type for log in logs for printed in traceback_text.find(log.text.lines)]
+    return first.exception.type in shown
 
 
 def _is_vague(verdict: Verdict) -> bool:

@@ -18,7 +18,7 @@ from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.went_on import WORKED, WentOn, form_of, kind_of
 from ddp_run.evidence.windows import AFTER, BEFORE, LAST_WORDS
 from ddp_run.judge import oom_text
-from ddp_run.judge.catalogue import catalogue, rule_named, sign_words
+from ddp_run.judge.catalogue import catalogue, follows_another, rule_named, sign_words
 from ddp_run.judge.order import strongest
 from ddp_run.judge.verdict import Finding
 from ddp_run.record.events import ExceptionInfo, Rank
@@ -77,7 +77,7 @@ class LogEnd:
         spoken, found = self.spoken, list[TextSign]()
         behind = max(self._went_on.progress + 1, got_over.until(spoken))
         everything = spoken.text(range(len(spoken.lines)))
-        shown = raised.Exceptions(spoken)
+        shown = raised.Exceptions(spoken, follows_another)
         exceptions = [each for each in shown.all() if each.index >= behind][-_MOST_EXCEPTIONS:]
         exceptions = [each for each in exceptions if not raised.starts_a_launcher(each.info)] or exceptions
         for each in exceptions:

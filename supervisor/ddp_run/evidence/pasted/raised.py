@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from ddp_run.evidence import exception_chain, traceback_text
 from ddp_run.evidence.pasted.spoken_text import SpokenText
@@ -12,6 +12,8 @@ from ddp_run.evidence.pasted.torn_line import once
 from ddp_run.evidence.traceback_text import PLACE, Printed
 from ddp_run.evidence.went_on import WentOn, is_news
 from ddp_run.record.events import ExceptionInfo, Rank
+
+IsConsequence = Callable[[ExceptionInfo], bool]
 
 _AGENTS = frozenset({"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException"})
 AGENT_FRAME = re.compile(r"torch/distributed/(?:run|launch)\.py|torch/distributed/(?:launcher|elastic/agent)/")
@@ -66,9 +68,10 @@ class Exceptions:
 
     `found`: every one that may have ended a rank, in order. The lines of others: of those that ended a launcher
     (`launchers`), and of those that Python says it ignored (`ignored`): in a destructor, at its exit, in logging.
+    `is_consequence` says whether an exception only shows another rank's failure.
     """
 
-    def __init__(self, spoken: SpokenText) -> None:
+    def __init__(self, spoken: SpokenText, is_consequence: IsConsequence) -> None:
         self.launchers: set[int] = set()
         self.ignored: set[int] = set()
         self._spoken = spoken
@@ -81,10 +84,16 @@ class Exceptions:
             lines = [spoken.lines[index] for index in indexes]
             shown = traceback_text.find(lines)
             went_on = WentOn(lines if shown else (), shown)
-            for printed in shown:
+            latest: Raised | None = None  # of those that ended a program, and not because of another rank
+            for printed in reversed(shown):
                 raised = self._read(printed, indexes, lines, went_on)
-                if raised is not None:
-                    found.setdefault(raised.index, raised)
+                if raised is None:
+                    continue
+                if latest is not None and _got_past(raised, latest, spoken):
+                    raised = replace(raised, final=False)
+                elif raised.final and not is_consequence(raised.info):
+                    latest = raised
+                found.setdefault(raised.index, raised)
         children = [each for each in found.values() if exception_chain.lost_its_parent(each.info)]
         for child in children if len(children) < len(found) else ():
             self.launchers |= found.pop(child.index).lines
@@ -120,6 +129,16 @@ class Exceptions:
         orphans = _orphans(self._spoken, self._said, taken)  # of an ignored one, maybe only its end is shown
         torn = [each for each in orphans if _words_of(each.info) not in self._silenced]
         return sorted([*self.found, *torn], key=lambda each: each.index)
+
+
+def _got_past(raised: Raised, later: Raised, spoken: SpokenText) -> bool:
+    """Whether one that a program caught is followed by one that it didn't, or by its progress until that one."""
+    if _words_of(raised.info) == _words_of(later.info):
+        return False
+    if exception_chain.begins_in_function(raised.info) and exception_chain.begins_at_module(later.info):
+        return True
+    between = [k for k in range(max(raised.lines) + 1, min(later.lines)) if not spoken.by[k].agent]
+    return WentOn([spoken.lines[k][spoken.by[k].start :] for k in between], ()).progress >= 0
 
 
 def _words_of(info: ExceptionInfo) -> tuple[str, str]:

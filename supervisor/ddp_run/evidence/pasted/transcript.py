@@ -10,20 +10,25 @@ from __future__ import annotations
 import re
 import signal
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ddp_run.evidence import childfailed, traceback_text
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, SummaryEntry
 from ddp_run.evidence.pasted import got_over, launcher_text
-from ddp_run.evidence.pasted.raised import AGENT_FRAME, OF_A_THREAD, Exceptions, Raised, starts_a_launcher
+from ddp_run.evidence.pasted.raised import (
+    AGENT_FRAME,
+    OF_A_THREAD,
+    Exceptions,
+    IsConsequence,
+    Raised,
+    starts_a_launcher,
+)
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.traceback_text import HEADER, PLACE
 from ddp_run.evidence.went_on import NATIVE, form_of
 from ddp_run.evidence.windows import LEAVING, VERY_LAST
 from ddp_run.record.events import ExceptionInfo, LocalRank, Rank
-
-IsConsequence = Callable[[ExceptionInfo], bool]
 
 WORDS = (
     *(HEADER, "Root Cause", "failed (exitcode:", "closing signal", "got signal:"),
@@ -47,7 +52,7 @@ def read(spoken: SpokenText, is_consequence: IsConsequence) -> Evidence:
     over.append(range(begin))
     spoken = spoken.given_to_launchers({index for lines in over for index in lines})
     summary = tuple(told) or _observed_at_the_end(spoken, begin)
-    shown = Exceptions(spoken)
+    shown = Exceptions(spoken, is_consequence)
     exceptions, launchers = shown.found, shown.launchers
     starters = [raised for raised in exceptions if starts_a_launcher(raised.info)]
     if starters and (summary or len(starters) == len(exceptions)):  # the process that started the program has no rank
@@ -57,7 +62,7 @@ def read(spoken: SpokenText, is_consequence: IsConsequence) -> Evidence:
             launchers |= {index for raised in starters for index in raised.lines}
             exceptions = others
     spoken = spoken.given_to_launchers(launchers | childfailed.boxes(spoken.lines), len(summary))
-    stop = childfailed.stop_signal(whole)
+    stop = childfailed.stop_signal("\n".join(spoken.lines[begin:]))
     deaths = _deaths(spoken, summary, exceptions, is_consequence)
     raised_by_agents = all(map(starts_a_launcher, (raised.info for raised in exceptions)))
     if not summary and raised_by_agents and any(AGENT_FRAME.search(spoken.lines[index]) for index in launchers):
@@ -227,7 +232,9 @@ def _may_raise(death: Death) -> bool:
 def _shared_out(deaths: list[Death], nobodys: Sequence[Raised], is_consequence: IsConsequence) -> list[Death]:
     """Assign unnamed exceptions to the ranks that have none: causes first, in rank order."""
     lacking = [death for death in deaths if death.exception is None and death.code in _RAISING]
-    fitting = [raised for raised in nobodys if raised.final or any(d.code == 1 for d in lacking)]
+    fitting = [raised for raised in nobodys if raised.final]
+    if not fitting and any(death.code == 1 for death in lacking):
+        fitting = list(nobodys)
     if not lacking or not fitting:
         return deaths
     causes = [raised for raised in fitting if not is_consequence(raised.info)]

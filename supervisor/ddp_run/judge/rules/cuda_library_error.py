@@ -33,6 +33,7 @@ RULE = Rule(
         ("nccl-init", "NCCL reports the error that the library had on the same GPU"),
         ("compile-failure", "the compiler reports the error of the library that it called"),
     ),
+    end="sticky",
 )
 _NONE_FITS = "was unable to find an engine"
 _NOT_A_FAILURE = "SUCCESS|ALLOC|ARCH|BAD_JPEG|JPEG_|INCOMPLETE"

@@ -37,6 +37,7 @@ RULE = Rule(
     code="DDP306",
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the same data will fail the same check again"),
+    end="sticky",
 )
 SYMPTOMS = (
     like(r"[\w./\-]{1,400}\.(?:cuh?|hip):\d{1,6}: [^\n]{0,600}?block: \[[\d, ]{1,60}\], ?thread: \["),

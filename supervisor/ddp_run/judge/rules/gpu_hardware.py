@@ -31,6 +31,7 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the GPU will keep failing until it is reset or replaced: use another node"),
     wins_over=(("fabric-manager", "the fabric can't start because a GPU or link is broken"),),
     host="once",
+    end="sticky",
 )
 XIDS = {
     48: "a double-bit ECC error",

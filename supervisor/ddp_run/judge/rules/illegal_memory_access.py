@@ -32,6 +32,7 @@ RULE = Rule(
     code="DDP305",
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the same kernel will fail on the same data again"),
+    end="sticky",
 )
 SIGNS = meaning(
     Sign("an illegal memory access was encountered"),
