@@ -134,7 +134,8 @@ def line_of(log: LogText, exception: ExceptionInfo) -> Quote | None:
     name = exception.type.rpartition(".")[2]
     message = exception.message.partition("\n")[0].partition(REDACTED)[0].strip()  # the log is not redacted
     alone = re.compile(rf"(?<!\w){re.escape(name)}(?::|$)")
-    named = [index for index in range(len(log.lines) - 1, -1, -1) if name in log.lines[index]]
+    begins = name if exception.traceback else message  # without one, only the program's own words name it
+    named = [index for index in range(len(log.lines) - 1, -1, -1) if begins in log.lines[index]]
     exact = next((index for index in named if message in log.lines[index]), None)
     found = exact if exact is not None else next((index for index in named if alone.search(log.lines[index])), None)
     return log.quote(found) if found is not None else None

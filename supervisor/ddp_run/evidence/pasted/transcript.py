@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from ddp_run.evidence import childfailed, traceback_text
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, SummaryEntry
-from ddp_run.evidence.pasted import got_over, launcher_text
+from ddp_run.evidence.pasted import got_over, launcher_text, own_words
 from ddp_run.evidence.pasted.raised import (
     AGENT_FRAME,
     OF_A_THREAD,
@@ -61,6 +61,7 @@ def read(spoken: SpokenText, is_consequence: IsConsequence) -> Evidence:
         if others:
             launchers |= {index for raised in starters for index in raised.lines}
             exceptions = others
+    exceptions = [*exceptions, *_of_who_left(spoken, exceptions, is_consequence)]
     spoken = spoken.given_to_launchers(launchers | childfailed.boxes(spoken.lines), len(summary))
     stop = childfailed.stop_signal("\n".join(spoken.lines[begin:]))
     deaths = _deaths(spoken, summary, exceptions, is_consequence)
@@ -79,6 +80,18 @@ def read(spoken: SpokenText, is_consequence: IsConsequence) -> Evidence:
         nodes=len({entry.host for entry in summary if entry.host}) or 1,
         logs_only=True,
     )
+
+
+def _of_who_left(spoken: SpokenText, exceptions: Sequence[Raised], is_consequence: IsConsequence) -> list[Raised]:
+    """Return what the rank that left said, if all others only lost it."""
+    if not all(is_consequence(raised.info) for raised in exceptions):
+        return []
+    lines = {index for raised in exceptions for index in raised.lines}
+    left = own_words.of_who_left(spoken, lines, {rank for raised in exceptions for rank in raised.ranks})
+    if left is None or is_consequence(left[0]):
+        return []
+    said, index, rank = left
+    return [Raised(said, index, (rank,), True, frozenset((index,)))]
 
 
 def _kernels(lines: Sequence[str], whole: str) -> list[int]:

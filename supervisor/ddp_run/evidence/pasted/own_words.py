@@ -1,0 +1,64 @@
+"""Finds the rank that left with a few words of its own, while all others only report that they lost it. Pure.
+
+Many programs catch what goes wrong, print one line and exit. Their peers then fill the log.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import os
+import re
+from collections.abc import Set
+
+from ddp_run.evidence.pasted.spoken_text import SpokenText
+from ddp_run.evidence.went_on import NATIVE
+from ddp_run.record.events import ExceptionInfo, Rank
+
+_RAISED = re.compile(
+    r"(?<![\w.])(?P<type>(?:[a-z_]\w{0,40}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception)): (?P<message>[^\n]{1,400})"
+)
+_OF_PEERS = (ConnectionError, TimeoutError, InterruptedError, ChildProcessError, BlockingIOError)
+"""OSError's classes for what somebody else did."""
+_NUMBERS = {
+    os.strerror(number): number
+    for number in errno.errorcode
+    if " " in os.strerror(number) and not isinstance(OSError(number, ""), _OF_PEERS)
+}
+_SAID = re.compile(rf"\b({'|'.join(map(re.escape, sorted(_NUMBERS, key=len, reverse=True)))})\b")
+"""What the C library calls an error (strerror(3)), if that is more than one word."""
+_AFTER = 2
+"""A program that leaves may say this many lines more."""
+
+
+def of_who_left(spoken: SpokenText, shown: Set[int], shouting: Set[Rank]) -> tuple[ExceptionInfo, int, Rank] | None:
+    """Return what the one rank which left said, the index of the line, and the rank; None if there isn't one.
+
+    `shown`: the lines of exceptions. `shouting`: the ranks that raised one. The exception has no traceback.
+    """
+    others = [index for index, line in enumerate(spoken.lines) if index in shown or NATIVE.search(line)]
+    loud = shouting | {rank for index in others for rank in spoken.by[index].ranks}
+    last: dict[Rank, list[int]] = {}
+    for index, each in enumerate(spoken.by):
+        if len(each.ranks) == 1 and not each.agent and each.ranks[0] not in loud:
+            last.setdefault(each.ranks[0], []).append(index)
+    found = [
+        (said, index, rank)
+        for rank, own in last.items()
+        for index in own[-1 - _AFTER :]
+        if any(other > index for other in others) and (said := _said(spoken.lines[index][spoken.by[index].start :]))
+    ]
+    return found[0] if len({rank for _, _, rank in found}) == 1 else None
+
+
+def _said(line: str) -> ExceptionInfo | None:
+    raised = _RAISED.search(line)
+    if raised is not None:
+        known = getattr(builtins, raised["type"], None)
+        if isinstance(known, type) and issubclass(known, _OF_PEERS):
+            return None
+        return ExceptionInfo(raised["type"], raised["message"].strip(), None, None, None, "")
+    hit = _SAID.search(line)
+    if hit is None:
+        return None
+    return ExceptionInfo(type(OSError(_NUMBERS[hit[1]], "")).__name__, line.strip(), None, None, None, "")

@@ -1,0 +1,56 @@
+"""A rank that leaves with a line of its own is the cause, if all others only report that they lost it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddp_run import explain
+from ddp_run.judge.verdict import Verdict
+
+STEPS = "".join(f"{rank}: fit: rank {rank} ready\n" for rank in range(4))
+LOST = (
+    "{0}: Traceback (most recent call last):\n"
+    '{0}:   File "/home/me/fit.py", line 90, in <module>\n'
+    "{0}: RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.1.0.7]:2044\n"
+)
+SURVIVED = "2: fit: OSError: [Errno 116] Stale file handle\n" + "2: fit: on with the next\n" * 3
+OTHERS = LOST.format(0) + LOST.format(1) + LOST.format(3)
+
+
+def read(words: str, others: str = OTHERS) -> tuple[Verdict, int | None]:
+    found = explain(STEPS + words + others)
+    return found, None if found.first_failure is None else found.first_failure.rank
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ("cannot open /cache/rank2.lock for writing: Permission denied, rank 2 stops here", "permission-denied"),
+        ("shard 7: OSError: [Errno 116] Stale file handle - leaving", "filesystem-error"),
+        ("RuntimeError: can't start new thread", "process-limit"),
+        ("hook: app.manifest.ManifestError: line 88 has no audio", "python-exception"),
+    ],
+)
+def test_they_say_why(words: str, cause: str) -> None:
+    found, rank = read(f"2: fit: {words}\n2: fit: leaving\n")
+    assert (found.cause, found.confidence, rank) == (cause, "likely", 2)
+    assert [each.rank for each in found.collateral] == [0, 1, 3]
+    assert found.evidence[0].line == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "others"),
+    [
+        pytest.param(SURVIVED, OTHERS, id="survived"),
+        pytest.param("2: fit: lost: Connection reset by peer\n", OTHERS, id="lost them, too"),
+        pytest.param("2: fit: ConnectionResetError: [Errno 104] of a peer\n", OTHERS, id="raised for a loss"),
+    ],
+)  # fmt: skip
+def test_others_words_say_nothing(words: str, others: str) -> None:
+    found, _ = read(words, others)
+    assert found.cause == "peer-died"
+
+
+def test_words_after_the_loss_say_nothing() -> None:
+    found = explain(STEPS + OTHERS + "2: fit: cannot write: Permission denied\n")
+    assert found.cause == "peer-died"
