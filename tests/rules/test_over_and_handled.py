@@ -246,3 +246,18 @@ def test_a_report_of_a_failure_that_fails_itself(handled: str, told: tuple[str, 
         f"{HERE.format(77)}{handled}\n{AFTER}{UNCAUGHT}PermissionError: [Errno 13] Permission denied: '/x'\n"
     )
     assert (found.cause, found.confidence) == told
+
+
+def test_workers_that_finished_after_a_restart() -> None:
+    agent = "I1 torch/distributed/elastic/agent/server/api.py:9] [default] "
+    failed = f"{SEEN}{agent}Worker group FAILED. 20/20 attempts left; will restart worker group\nfit: from epoch 3\n"
+    assert answer(f"{failed}{agent}worker group successfully finished. Waiting 300 seconds\n") == (None, None)
+    assert answer(failed)[0] == "failed"
+
+
+def test_an_abort_before_others_waited_may_be_why_they_did() -> None:
+    waited = "[rank{0}]:[E9 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective operation timeout: "
+    waited += "WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=300000) ran for 300010 ms\n"
+    others = "".join(waited.format(rank) for rank in (0, 2, 3))
+    assert explain(f"free(): invalid pointer\n{others}").confidence == "likely"
+    assert explain(others).confidence == "certain"

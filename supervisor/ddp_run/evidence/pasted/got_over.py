@@ -33,6 +33,8 @@ _ACCOUNTED = re.compile(
 )
 """A row of SLURM's `sacct`: how a job and its steps ended."""
 
+_FINISHED = "worker group successfully finished"
+"""torch's agent, once all its ranks have ended with 0 (elastic/agent/server/api.py)."""
 _STEP_ENDED = "srun: Terminating StepId="
 """srun ends all tasks of a step, because one failed."""
 
@@ -56,8 +58,14 @@ def running_at(spoken: SpokenText) -> int:
 
 
 def _restarted(spoken: SpokenText) -> int:
-    """Return the index after the last start of new workers, unless only output of the old ones follows."""
+    """Return the index after the last start of new workers, unless only output of the old ones follows.
+
+    If the new ones finished, it is the index after the line that says so.
+    """
     last = max((index for index, line in enumerate(spoken.lines) if _RESTART in line), default=-1)
+    finished = max((index for index, line in enumerate(spoken.lines) if _FINISHED in line), default=-1)
+    if 0 <= last < finished:
+        return finished + 1
     return last + 1 if 0 <= last < running_at(spoken) else 0
 
 

@@ -1,4 +1,4 @@
-"""Finds the rank that left with a few words of its own, while all others only report that they lost it. Pure.
+"""Finds the rank that printed a few words and left, while all others only report that they lost it. Pure.
 
 Many programs catch what goes wrong, print one line and exit. Their peers then fill the log.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import builtins
 import errno
-import os
 import re
 from collections.abc import Set
 
@@ -18,15 +17,23 @@ from ddp_run.record.events import ExceptionInfo, Rank
 _RAISED = re.compile(
     r"(?<![\w.])(?P<type>(?:[a-z_]\w{0,40}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception)): (?P<message>[^\n]{1,400})"
 )
-_OF_PEERS = (ConnectionError, TimeoutError, InterruptedError, ChildProcessError, BlockingIOError)
-"""OSError's classes for what somebody else did."""
+_BY_OTHERS = (ConnectionError, TimeoutError, InterruptedError, ChildProcessError)
+"""Python's classes for what another process did."""
 _NUMBERS = {
-    os.strerror(number): number
-    for number in errno.errorcode
-    if " " in os.strerror(number) and not isinstance(OSError(number, ""), _OF_PEERS)
+    "Address already in use": errno.EADDRINUSE,
+    "Cannot allocate memory": errno.ENOMEM,
+    "Disk quota exceeded": errno.EDQUOT,
+    "Input/output error": errno.EIO,
+    "No space left on device": errno.ENOSPC,
+    "No such file or directory": errno.ENOENT,
+    "Operation not permitted": errno.EPERM,
+    "Permission denied": errno.EACCES,
+    "Read-only file system": errno.EROFS,
+    "Stale file handle": errno.ESTALE,
+    "Too many open files": errno.EMFILE,
 }
-_SAID = re.compile(rf"\b({'|'.join(map(re.escape, sorted(_NUMBERS, key=len, reverse=True)))})\b")
-"""What the C library calls an error (strerror(3)), if that is more than one word."""
+"""strerror(3)'s words for what a program may leave for."""
+_SAID = re.compile(rf"\b({'|'.join(_NUMBERS)})\b")
 _AFTER = 2
 """A program that leaves may say this many lines more."""
 
@@ -55,7 +62,7 @@ def _said(line: str) -> ExceptionInfo | None:
     raised = _RAISED.search(line)
     if raised is not None:
         known = getattr(builtins, raised["type"], None)
-        if isinstance(known, type) and issubclass(known, _OF_PEERS):
+        if isinstance(known, type) and issubclass(known, _BY_OTHERS):
             return None
         return ExceptionInfo(raised["type"], raised["message"].strip(), None, None, None, "")
     hit = _SAID.search(line)

@@ -53,7 +53,7 @@ _SOCKET = like(
 )
 _AGENT = (
     Sign("RendezvousTimeoutError", cause="{agent} waited for other nodes, which did not join in time"),
-    Sign("RendezvousConnectionError", cause="{agent} could not reach the rendezvous store"),
+    Sign("RendezvousConnectionError", cause="{agent} could not reach the rendezvous store", likely=True),
     Sign("RendezvousClosedError", cause="{agent} joined a rendezvous that another node had already closed"),
 )
 _IN_RANK = (
