@@ -30,9 +30,11 @@ ENDED_WELL = re.compile(r"\b(?:[Tt]raining|[Rr]un|[Jj]ob)\b[^\n]{0,60}\b(?:compl
 """A whole job ended well."""
 WARNED = re.compile(r"^.{0,60}\b[Ww](?:arning|ARNING)\b")
 """After a warning, a program usually goes on."""
+_CRASH = r"Fatal Python error: |Assertion .{0,400} failed|double free or corruption|free\(\): |stack smashing"
+CRASHED = re.compile(_CRASH)
+"""Native code's last words that no other rank can cause."""
 NATIVE = re.compile(
-    r"terminate called|what\(\): |Fatal Python error: |Assertion .{0,400} failed|double free or corruption|free\(\): "
-    r"|stack smashing|Watchdog caught collective|Process group watchdog thread terminated"
+    rf"terminate called|what\(\): |{_CRASH}|Watchdog caught collective|Process group watchdog thread terminated"
 )
 """Native code's last words before it aborts."""
 _NATIVE_WORDS = (
