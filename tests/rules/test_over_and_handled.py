@@ -35,6 +35,14 @@ def answer(text: str) -> tuple[str | None, str | None]:
 def test_a_step_that_failed_before_the_job_ran_again() -> None:
     assert answer(STEPS + OOM + ENDED.format(3, 0)) == ("failed", "cuda-oom")
     assert answer(OOM + ENDED.format(3, 0) + STEPS + DENIED + ENDED.format(5, 1)) == ("failed", "permission-denied")
+    killed = (
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=77.0. Some of the step tasks have been OOM Killed.\n"
+    )
+    killed += "srun: error: n1: task 0: Out Of Memory\n"
+    cancelled = "slurmstepd: error: *** STEP 77.{0} ON n1 CANCELLED AT 2024-08-23T07:41:30 DUE TO NODE FAILURE ***\n"
+    steps = "".join(f"fit: step {step} | loss {9 / step:.4f}\n" for step in range(1, 9))
+    assert answer(killed + steps + cancelled.format(2)) == ("failed", "node-failed")
+    assert answer(killed + steps + cancelled.format(0)) == ("failed", "host-oom")
 
 
 def test_what_passed_tests_and_jobs_that_completed_print() -> None:

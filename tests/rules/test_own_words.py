@@ -28,6 +28,7 @@ def read(words: str, others: str = OTHERS) -> tuple[Verdict, int | None]:
         ("cannot open /cache/rank2.lock for writing: Permission denied, rank 2 stops here", "permission-denied"),
         ("shard 7: OSError: [Errno 116] Stale file handle - leaving", "filesystem-error"),
         ("RuntimeError: can't start new thread", "process-limit"),
+        ("fatal: no such directory: /local/train (is it mounted?)", "file-not-found"),
         ("hook: app.manifest.ManifestError: line 88 has no audio", "python-exception"),
     ],
 )
@@ -54,3 +55,10 @@ def test_others_words_say_nothing(words: str, others: str) -> None:
 def test_words_after_the_loss_say_nothing() -> None:
     found = explain(STEPS + OTHERS + "2: fit: cannot write: Permission denied\n")
     assert found.cause == "peer-died"
+
+
+def test_a_rank_may_have_a_short_name() -> None:
+    text = (STEPS + "2: fit: Disk quota exceeded\n" + OTHERS).replace("0: ", "[r0] ").replace("1: ", "[r1] ")
+    found = explain(text.replace("2: ", "[r2] ").replace("3: ", "[r3] "))
+    assert found.first_failure is not None
+    assert (found.cause, found.first_failure.rank) == ("disk-full", 2)

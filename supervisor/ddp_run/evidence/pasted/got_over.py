@@ -35,8 +35,12 @@ _ACCOUNTED = re.compile(
 
 _FINISHED = "worker group successfully finished"
 """torch's agent, once all its ranks have ended with 0 (elastic/agent/server/api.py)."""
-_STEP_ENDED = "srun: Terminating StepId="
-"""srun ends all tasks of a step, because one failed."""
+_SLURM = ("srun: ", "slurmstepd: ")
+_STEP = re.compile(
+    r"(?:Terminating |Detected \d{1,6} oom[_-]kill events? in )StepId=(\d{1,12}\.\d{1,9})"
+    r"|\*\*\* STEP (\d{1,12}\.\d{1,9}) "
+)
+"""srun's and slurmstepd's lines about a step that failed."""
 
 
 def until(spoken: SpokenText) -> int:
@@ -82,13 +86,14 @@ def _ran_again(spoken: SpokenText) -> int:
 
 
 def _next_step(spoken: SpokenText) -> int:
-    """Return the index after the last SLURM step that failed, if a later one made progress and failed again; else 0."""
-    ended = [index for index, line in enumerate(spoken.lines) if _STEP_ENDED in line]
-    if not ended:
+    """Return the index after the last line about a SLURM step that failed, if a later one made progress and failed
+    again; else 0."""
+    lines = enumerate(spoken.lines)
+    told = [(index, hit[1] or hit[2]) for index, line in lines if "S" in line and (hit := _STEP.search(line))]
+    over = max((index + 1 for index, step in told if step != told[-1][1]), default=0)
+    if over == 0 or _after(spoken, over - 1)[0].progress < 0:
         return 0
-    went_on, lines = _after(spoken, ended[0])
-    again = lines[went_on.progress] if went_on.progress >= 0 else 0
-    return 1 + max((index for index in ended if index < again), default=-1) if ended[-1] > again else 0
+    return next(index for index in range(over, len(spoken.lines)) if not spoken.lines[index].startswith(_SLURM))
 
 
 def _after(spoken: SpokenText, line: int) -> tuple[WentOn, list[int]]:

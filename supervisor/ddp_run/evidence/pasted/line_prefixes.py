@@ -25,7 +25,11 @@ _ESCAPED = ("&quot;", "&lt;", "&gt;", "&#39;", "&#x27;", "&nbsp;")
 _COLOURS_REST = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3}){0,5})?m")
 """The rest of an escape sequence whose ESC was lost in a form or a copy."""
 _RANKS = re.compile(r"\[[A-Za-z_]+?(?P<ranks>\d{1,9}(?:[-,]\d{1,9})*)\]: ?")
-_NAMED = re.compile(r"\[?\(?(?:[Ll]ocal[_ ])?(?:rank|Rank|RANK)[ :=_#]{0,2}(?P<ranks>\d{1,9})[\])]?:?(?=[\s\]:|]|$)")
+_NAMED = re.compile(
+    r"(?:\[?\(?(?:[Ll]ocal[_ ])?(?:rank|Rank|RANK)[ :=_#]{0,2}(?P<ranks>\d{1,9})[\])]?:?|\[r(?P<short>\d{1,6})\]:?)"
+    r"(?=[\s\]:|]|$)"
+)
+"""As programs and their loggers name their rank: `rank 3:`, `[local_rank=3]`, `[r3]`."""
 _STAMP = r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]? "
 _STREAM = r"std(?:out|err) [FP] "
 _MPI = (
@@ -203,7 +207,7 @@ def _speaker(line: str, place: str | None, before: re.Pattern[str], named: _Name
         hit = _RANKS.match(line, start) or _NAMED.match(line, start)
         if hit is None:
             break
-        ranks, start = named.ranks(hit["ranks"]), hit.end()
+        ranks, start = named.ranks(hit[hit.lastgroup or "ranks"]), hit.end()
     if not ranks and ("[rank" in line or "Rank " in line):
         hit = _TORCH_INSIDE.search(line, start) or _WATCHDOG.search(line, start)
         ranks = named.ranks(hit["ranks"]) if hit else ()

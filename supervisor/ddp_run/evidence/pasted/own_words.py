@@ -20,20 +20,22 @@ _RAISED = re.compile(
 _BY_OTHERS = (ConnectionError, TimeoutError, InterruptedError, ChildProcessError)
 """Python's classes for what another process did."""
 _NUMBERS = {
-    "Address already in use": errno.EADDRINUSE,
-    "Cannot allocate memory": errno.ENOMEM,
-    "Disk quota exceeded": errno.EDQUOT,
-    "Input/output error": errno.EIO,
-    "No space left on device": errno.ENOSPC,
-    "No such file or directory": errno.ENOENT,
-    "Operation not permitted": errno.EPERM,
-    "Permission denied": errno.EACCES,
-    "Read-only file system": errno.EROFS,
-    "Stale file handle": errno.ESTALE,
-    "Too many open files": errno.EMFILE,
+    "address already in use": errno.EADDRINUSE,
+    "cannot allocate memory": errno.ENOMEM,
+    "disk quota exceeded": errno.EDQUOT,
+    "input/output error": errno.EIO,
+    "no space left on device": errno.ENOSPC,
+    "no such directory": errno.ENOENT,
+    "no such file": errno.ENOENT,
+    "no such file or directory": errno.ENOENT,
+    "operation not permitted": errno.EPERM,
+    "permission denied": errno.EACCES,
+    "read-only file system": errno.EROFS,
+    "stale file handle": errno.ESTALE,
+    "too many open files": errno.EMFILE,
 }
-"""strerror(3)'s words for what a program may leave for."""
-_SAID = re.compile(rf"\b({'|'.join(_NUMBERS)})\b")
+"""strerror(3)'s words, and programs', for what one may leave for."""
+_SAID = re.compile(rf"\b({'|'.join(_NUMBERS)})\b", re.IGNORECASE)
 _AFTER = 2
 """A program that leaves may say this many lines more."""
 
@@ -68,4 +70,4 @@ def _said(line: str) -> ExceptionInfo | None:
     hit = _SAID.search(line)
     if hit is None:
         return None
-    return ExceptionInfo(type(OSError(_NUMBERS[hit[1]], "")).__name__, line.strip(), None, None, None, "")
+    return ExceptionInfo(type(OSError(_NUMBERS[hit[1].lower()], "")).__name__, line.strip(), None, None, None, "")

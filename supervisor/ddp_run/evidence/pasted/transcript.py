@@ -203,7 +203,8 @@ def _recorded(message: str) -> ExceptionInfo | None:
 
 def _told_elsewhere(spoken: SpokenText, known: set[Rank | None]) -> list[Death]:
     """Return the ends reported by other launchers. One without a rank counts only if there is nothing else."""
-    ended = launcher_text.ends(spoken.lines)
+    over = got_over.until(spoken)
+    ended = [each for each in launcher_text.ends(spoken.lines) if each.index >= over]
     named = [each for each in ended if each.rank is not None and each.rank not in known]
     deaths = []
     for each in dict.fromkeys(replace(one, index=0) for one in named):
@@ -218,7 +219,7 @@ def _told_elsewhere(spoken: SpokenText, known: set[Rank | None]) -> list[Death]:
         )
     if deaths or known or not ended:
         return deaths
-    if ended[-1].index >= max(got_over.running_at(spoken), got_over.until(spoken)):
+    if ended[-1].index >= got_over.running_at(spoken):
         anybodys = spoken.text([index for index, each in enumerate(spoken.by) if not each.agent])
         deaths.append(Death(rank=None, code=ended[-1].code, stderr=anybodys))
     return deaths
