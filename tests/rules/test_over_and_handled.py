@@ -269,3 +269,44 @@ def test_an_abort_before_others_waited_may_be_why_they_did() -> None:
     others = "".join(waited.format(rank) for rank in (0, 2, 3))
     assert explain(f"free(): invalid pointer\n{others}").confidence == "likely"
     assert explain(others).confidence == "certain"
+
+
+def test_lines_that_look_wrapped_do_not_bring_back_what_was_survived() -> None:
+    seen = "gauge: pynvml.NVMLError_GpuIsLost: GPU is lost\n"
+    epochs = "".join(f"epoch {number}/3  train 0.{number}12\n" for number in (1, 2, 3))
+    assert answer(seen + epochs + "best val 0.560, weights in best.pt\n") == (None, None)
+    assert answer(seen) == (None, "gpu-hardware")
+
+
+def test_a_command_that_failed_beside_the_job_is_no_rank() -> None:
+    board = 'Traceback (most recent call last):\n  File "/env/bin/tensorboard", line 5, in <module>\n'
+    board += "TypeError: Descriptors cannot be created directly.\n"
+    ended = (
+        "E1 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: 1) local_rank: 0 (pid: 31) of x\n"
+    )
+    assert answer(f"{board}{UNCAUGHT}{STALE}{ended}") == ("failed", "filesystem-error")
+    assert answer(f"{board}{ended}")[1] != "filesystem-error"
+
+
+def test_ray_train_points_to_what_it_printed_before() -> None:
+    asks = "The Ray Train run failed. Please inspect the previous error messages for a cause."
+    assert answer(f"{UNCAUGHT}ray.train.base.TrainError: {asks}\n")[1] == "unknown"
+    assert (
+        answer(f"(pid=7) {UNCAUGHT}(pid=7) {STALE}{UNCAUGHT}ray.train.base.TrainError: {asks}\n")[1]
+        == "filesystem-error"
+    )
+
+
+def test_a_launcher_that_could_not_start_has_no_ranks() -> None:
+    torchrun = (
+        'Traceback (most recent call last):\n  File "/env/bin/torchrun", line 8, in <module>\n    sys.exit(main())\n'
+    )
+    torchrun += '  File "/env/lib/python3.11/site-packages/torch/distributed/{0}", line 66, in next_rendezvous\n'
+    torchrun += (
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+    )
+    torchrun += "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use\n"
+    static = torchrun.format("elastic/rendezvous/static_tcp_rendezvous.py")
+    assert answer(OOM + static) == ("failed", "port-in-use")
+    assert answer(static + OOM) == ("failed", "cuda-oom")
+    assert answer(OOM + static.replace("elastic/rendezvous/static_tcp_rendezvous", "other"))[1] == "cuda-oom"

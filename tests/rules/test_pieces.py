@@ -88,3 +88,21 @@ def test_what_went_on_has_no_cause(text: str) -> None:
 
 def test_missing_values_of_a_table_are_no_divergence() -> None:
     assert explain(f"{FRAMES}ValueError: NaN values found in column 'age'\n").cause == "python-exception"
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("RuntimeError: CUDA error: no kernel image is available for exec", "no-kernel-image"),
+        (
+            "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you set CUDA? Error 802: sys",
+            "fabric-manager",
+        ),
+        (
+            "RuntimeError: [2]: params[0] in this process with sizes [5, 256] appears not to match sizes of the>",
+            "ddp-shape-mismatch",
+        ),
+    ],
+)
+def test_the_end_of_a_line_may_be_cut_off(line: str, cause: str) -> None:
+    assert explain(FRAMES + line + "\n").cause == cause

@@ -126,7 +126,7 @@ def test_a_rank_that_another_one_names_counts_with_its_own_code() -> None:
     rule = Rule("named", "Named", "DDP599", Layer.CHANGEABLE, Retry(True, ""), "0.1")
 
     def names_rank_1(death: Death, _run: Evidence) -> Finding | None:
-        return Finding(rule, death.rank, "rank 0 waited for rank 1", culprit=Rank(1)) if death.rank == 0 else None
+        return Finding(rule, "rank 0 waited for rank 1", culprit=Rank(1)) if death.rank == 0 else None
 
     causes = [*catalogue(), Cause(rule, match=names_rank_1)]
     reporter = death(0, 1, 100, raised="RuntimeError", message="rank 1 is missing")

@@ -27,7 +27,7 @@ def blames(culprits: Mapping[int, int]) -> Cause:
         if death.rank is None or death.rank not in culprits:
             return None
         culprit = Rank(culprits[death.rank])
-        return Finding(about, death.rank, f"rank {death.rank} names {culprit}", culprit=culprit)
+        return Finding(about, f"rank {death.rank} names {culprit}", culprit=culprit)
 
     return Cause(about, match=match)
 
@@ -219,7 +219,7 @@ def shown(lines: Mapping[int, tuple[str, int | None]]) -> list[Cause]:
         def match(death: Death, _run: Evidence) -> Finding | None:
             found, line = lines[death.rank or 0]
             text = f"{death.rank} {name}"
-            return Finding(about, death.rank, text, (Quote("log.txt", line, text),)) if found == name else None
+            return Finding(about, text, (Quote("log.txt", line, text),)) if found == name else None
 
         return Cause(about, match=match)
 

@@ -85,7 +85,7 @@ def test_a_rank_that_the_kernel_ended_with_its_agent_did_not_fail_on_its_own(
 def matching(name: str, code: str, sure: Confidence = "certain", layer: Layer = Layer.ENDED) -> Cause:
     """A rule that matches every rank."""
     about = Rule(name, name, code, layer, Retry(helps=True, reason=""), "0.1")
-    return Cause(about, lambda death, _run: Finding(about, death.rank, name, confidence=sure))
+    return Cause(about, lambda death, _run: Finding(about, name, confidence=sure))
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_who_exited_early_is_as_sure_as_its_exit_and_not_as_what_the_others_say(
     no = Retry(helps=False, reason="no")
 
     def match(death: Death, _run: Evidence) -> Finding | None:
-        return Finding(about, death.rank, "lost", confidence="likely", retry=no) if death.rank == 0 else None
+        return Finding(about, "lost", confidence="likely", retry=no) if death.rank == 0 else None
 
     left = (leaver(1, 400),) if code == 0 else ()
     silent = () if code == 0 else (death(1, code, 400),)

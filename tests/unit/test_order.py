@@ -15,7 +15,7 @@ def rule(name: str, layer: Layer, *over: str) -> Rule:
 
 def found(rule: Rule, confidence: Confidence = "certain", line: int | None = None) -> Finding:
     quote = (Quote("stderr.log", line, "words"),) if line is not None else ()
-    return Finding(rule, None, rule.name, quote, confidence=confidence)
+    return Finding(rule, rule.name, quote, confidence=confidence)
 
 
 def name_of(*findings: Finding) -> str | None:

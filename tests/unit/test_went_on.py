@@ -123,3 +123,19 @@ def test_forms() -> None:
     assert form_of(STEPS[1]) == form_of(STEPS[2]) == "iteration 0 took 0 s"
     assert shows_life(STEPS[1])
     assert not any(map(shows_life, ["", "  indented", "ERROR: no", "W1122 10:00:00 x", "frame #1: main", TRACEBACK[0]]))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [pytest.param(STEPS[:5], id="steps"), pytest.param(bars(5), id="bars")],
+)
+def test_between_two_lines(lines: list[str]) -> None:
+    """Three lines that differ show progress; those at the two places don't count."""
+    went_on = WentOn([ERROR, *lines, ERROR])
+    assert went_on.between(0, 6)
+    assert went_on.between(2, 6)
+    assert went_on.between(0, 4)
+    assert not went_on.between(3, 6)
+    assert not went_on.between(0, 3)
+    assert not went_on.between(6, 9)
+    assert not WentOn([ERROR, ERROR]).between(0, 1)

@@ -102,6 +102,11 @@ def begins_at_module(exception: ExceptionInfo) -> bool:
     return [function for _, function in _frames(exception.traceback)][:1] == [_MODULE]
 
 
+def of_a_command(exception: ExceptionInfo) -> bool:
+    """Whether it ended an installed command, such as `tensorboard`: no rank's program, if another one failed."""
+    return any(function == _MODULE and "/bin/" in file for file, function in _frames(exception.traceback)[:1])
+
+
 def handled(exception: ExceptionInfo) -> ExceptionInfo | None:
     """Return the exception at the start of a chain whose handler, perhaps a clean-up, raised this one.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Sequence, Set
+from itertools import accumulate
 
 from ddp_run.evidence import traceback_text
 from ddp_run.evidence.traceback_text import Printed
@@ -124,6 +125,9 @@ class WentOn:
         self._drawn = drawn[-_PROGRESS] if len(drawn) >= _PROGRESS else -1
         self._much = self._new[-VERY_LAST] if len(self._new) >= VERY_LAST else -1
         self._steady = max((at[-_PROGRESS] for at in steps), default=-1)
+        spans = sorted(span for at in [*steps, drawn] for span in zip(at, at[_PROGRESS - 1 :], strict=False))
+        self._begun = [first for first, _ in spans]
+        self._seen = [*accumulate((last for _, last in reversed(spans)), min)][::-1]
         self.running = max(self._drawn, self._repeated, self._much)
         """After each line before this index, a program went on. Holds for lines of any writer."""
         self.progress = max(-1, self._drawn - 1, *(at[-1] for at in steps))
@@ -145,6 +149,11 @@ class WentOn:
         beside = (*self._lines[max(0, start - 1) : start], *self._lines[end : end + 1])
         enough = 1 if any(HANDLED.search(line) for line in beside) else _KNOWN
         return len(earliest) >= enough and earliest[enough - 1] < start
+
+    def between(self, one: int, other: int) -> bool:
+        """Whether lines between these two show progress."""
+        place = bisect_right(self._begun, one)
+        return place < len(self._seen) and self._seen[place] < other
 
     def after_stop(self, index: int) -> bool:
         """Whether the job ran again after a line that reports its end. A stopped program may write for a while."""

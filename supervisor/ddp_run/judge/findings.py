@@ -52,7 +52,7 @@ class Rules:
                 # programs also raise on purpose what they handle
                 best = replace(best, confidence="likely")
         if best is None:
-            best = Finding(NAMELESS, death.rank, f"{death.who} exited", confidence="unknown")
+            best = Finding(NAMELESS, f"{death.who} exited", confidence="unknown")
         return Judged(death, best, self._why_collateral(death, best))
 
     def _peer_ended(self, death: Death) -> bool:

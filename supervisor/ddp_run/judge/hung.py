@@ -42,7 +42,7 @@ def hung(attempt: Evidence, causes: Sequence[Cause], after_s: float) -> Verdict:
         notes=(f"the job was terminated after {after_s:.0f} s without progress (--hang-timeout)",),
     )
     sure: Confidence = "certain" if stall is not None and stall.hung and stall.culprits else "likely"
-    return verdict.with_finding(Finding(rule, rank, said, quotes, advice, sure if stall is not None else "unknown"))
+    return verdict.with_finding(Finding(rule, said, quotes, advice, sure if stall is not None else "unknown"))
 
 
 def _hanging(rank: Rank, known: Death | None) -> FirstFailure:

@@ -118,7 +118,7 @@ def _finished_early(told: Sequence[NodeReport]) -> NodeReport | None:
     rule = rule_named(seen.cause) or NAMELESS
     evidence = seen.evidence if lost[0].here else tuple(_abroad(quote, lost[0]) for quote in seen.evidence)
     waiting = [Death(rank=each.rank) for report in lost if report.verdict for each in report.verdict.collateral]
-    shown = Finding(rule, None, "", evidence)
+    shown = Finding(rule, "", evidence)
     first = FirstFailure(rank, exit_code=0, at=MonotonicNs(at + leaver.offset_ns))
     finding = finished_first(rank, shown, waiting or [Death(None)])
     verdict = Verdict("failed", 1, first_failure=first).with_finding(finding)
@@ -193,7 +193,7 @@ def _lost(lost: Sequence[NodeReport], reports: Sequence[NodeReport]) -> Verdict:
     advice = (f"ping {host}; ssh {host} uptime", f"ssh {host} 'dmesg -T | tail -50'") if first.host else ()
     failure = FirstFailure(None, node_rank=first.node_rank, host=first.host or None)
     verdict = Verdict("failed", LOST, first_failure=failure)
-    finding = Finding(rule, None, cause, (), advice)
+    finding = Finding(rule, cause, (), advice)
     return replace(verdict.with_finding(finding), collateral=_followers(first, reports))
 
 

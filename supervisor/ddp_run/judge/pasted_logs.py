@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddp_run.evidence import exception_chain, scan, traceback_text
+from ddp_run.evidence import exception_chain, scan
 from ddp_run.evidence.pasted import raised, transcript, wrapped
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.judge import cut_log, diagnose, lost_peers
@@ -49,12 +49,9 @@ def _hides(joined: Verdict, found: Verdict) -> bool:
 
 
 def _revives(joined: Verdict, found: Verdict, logs: Sequence[Log]) -> bool:
-    """Whether joining lines hid that the program went on after an exception, which the lines show as it is."""
-    first = joined.first_failure
-    if found.cause is not None or first is None or first.exception is None:
-        return False
-    shown = [printed.info.type for log in logs for printed in traceback_text.find(log.text.lines)]
-    return first.exception.type in shown
+    """Whether joining lines only hid that the program went on after what the joined ones show."""
+    shown = max((quote.line or 0 for quote in joined.evidence), default=0)
+    return found.cause is None and LogEnd(SpokenText.of_logs(logs)).went_on_after(shown)
 
 
 def _is_vague(verdict: Verdict) -> bool:

@@ -191,7 +191,6 @@ class Hit:
         advised = advice or () if sign.advice is None else (self.fill(each, death) for each in sign.advice)
         return Finding(
             rule,
-            death.rank,
             self.says(death) if cause is None else cause,
             tuple(quotes),
             tuple(advised),

@@ -122,7 +122,7 @@ class LogEnd:
                     continue
                 quote = text.quote(first)
                 said = f"the log shows only this: {quote.text.strip()[:160]}"
-                yield TextSign(Finding(cause.rule, None, said, (quote,), confidence="likely"), indexes[first], None)
+                yield TextSign(Finding(cause.rule, said, (quote,), confidence="likely"), indexes[first], None)
 
     def crashed_before(self, line: int) -> bool:
         """Whether native code crashed before this line of the logs, in a process without a name."""
@@ -171,7 +171,7 @@ def _frames(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> 
     if rule is not None:
         where = f"{info.file.rpartition('/')[2]}:{info.line}" if info.file else "its last line"
         cause = f"a rank died with a traceback that is cut off, in {where}"
-        yield TextSign(Finding(rule, None, cause, (torn.quote,), confidence="unknown"), index, None)
+        yield TextSign(Finding(rule, cause, (torn.quote,), confidence="unknown"), index, None)
 
 
 def _alone(ranks: Sequence[Rank]) -> Rank | None:

@@ -91,10 +91,9 @@ def named(module: str, page: str | None) -> tuple[str, str]:
 
 @frozen
 class Finding:
-    """One rule's finding about one death (or, if `rank` is None, about the agent or the launch)."""
+    """One rule's finding about one death, the agent or the launch."""
 
     rule: Rule
-    rank: Rank | None
     cause: str
     """One self-contained line: names the rank, lower case, no full stop."""
     evidence: tuple[Quote, ...] = ()
@@ -102,7 +101,6 @@ class Finding:
     confidence: Confidence = "certain"
     retry: Retry | None = None
     """Overrides the rule's own policy for this case."""
-    exception: ExceptionInfo | None = None
     culprit: Rank | None = None
     """The rank that the text names as the cause, if not the rank itself: for example, the one that it waits for."""
 

@@ -11,6 +11,7 @@ import re
 
 from ddp_run.evidence import childfailed
 from ddp_run.evidence.pasted.spoken_text import SpokenText
+from ddp_run.evidence.traceback_text import HEADER
 from ddp_run.evidence.went_on import WentOn
 
 _RESTART = "; will restart worker group"
@@ -33,6 +34,9 @@ _ACCOUNTED = re.compile(
 )
 """A row of SLURM's `sacct`: how a job and its steps ended."""
 
+_NO_PORT = "server socket has failed to listen"
+_BY_AGENT = 'rendezvous.py", line'
+"""Files of torch/distributed/elastic/rendezvous that only the agent calls: `static_tcp_rendezvous.py` and its like."""
 _FINISHED = "worker group successfully finished"
 """torch's agent, once all its ranks have ended with 0 (elastic/agent/server/api.py)."""
 _SLURM = ("srun: ", "slurmstepd: ")
@@ -50,7 +54,7 @@ def until(spoken: SpokenText) -> int:
         if rows and all(row["state"] == "COMPLETED" for _, row in rows):
             return rows[-1][0] + 1
     passed = [index for index, line in enumerate(spoken.lines) if _TESTS in line and _PASSED.search(line)]
-    over = (_restarted(spoken), _served(spoken), _ran_again(spoken), _next_step(spoken))
+    over = (_not_started(spoken), _restarted(spoken), _served(spoken), _ran_again(spoken), _next_step(spoken))
     return max([*over, *(index + 1 for index in passed)])
 
 
@@ -73,6 +77,15 @@ def _restarted(spoken: SpokenText) -> int:
     return last + 1 if 0 <= last < running_at(spoken) else 0
 
 
+def _not_started(spoken: SpokenText) -> int:
+    """Return the index of the last traceback of a torchrun that could not open its port, and so started no rank; else
+    0. What ranks print above it is of an earlier start."""
+    refused = max((index for index, line in enumerate(spoken.lines) if _NO_PORT in line), default=-1)
+    above = spoken.lines[: refused + 1]
+    begun = max((index for index, line in enumerate(above) if HEADER in line), default=-1)
+    return begun if 0 <= begun and any(_BY_AGENT in line for line in above[begun:]) else 0
+
+
 def _ran_again(spoken: SpokenText) -> int:
     """Return the index after the last box of torch's agent if a later job in the same log ended well, else 0.
 
@@ -93,7 +106,8 @@ def _next_step(spoken: SpokenText) -> int:
     over = max((index + 1 for index, step in told if step != told[-1][1]), default=0)
     if over == 0 or _after(spoken, over - 1)[0].progress < 0:
         return 0
-    return next(index for index in range(over, len(spoken.lines)) if not spoken.lines[index].startswith(_SLURM))
+    others = (index for index in range(over, len(spoken.lines)) if not spoken.lines[index].startswith(_SLURM))
+    return next(others, over)
 
 
 def _after(spoken: SpokenText, line: int) -> tuple[WentOn, list[int]]:

@@ -20,9 +20,11 @@ AGENT_FRAME = re.compile(r"torch/distributed/(?:run|launch)\.py|torch/distribute
 _LAUNCHER = re.compile(r"accelerate/commands/|deepspeed/launcher/|torch/multiprocessing/spawn\.py")
 _LAUNCHERS_WORDS = re.compile(
     r"Unsupported nproc_per_node value|See root cause above|See stack trace[^.]{0,20} for (?:the )?root cause"
+    r"|Please inspect the previous error messages for a cause"
     r"|Engine (?:core|process) (?:initialization )?failed|Deployment '[^'\n]{1,80}' failed, deleting it"
 )
-"""torchrun's for its own options, and servers' (vLLM, Ray Serve) for a process that prints its own exception."""
+"""torchrun's for its own options; Ray Train's and servers' (vLLM, Ray Serve) for a process that prints its own
+exception."""
 _NOTEBOOKS = frozenset({"PapermillExecutionError", "CellExecutionError"})
 """papermill's and nbclient's, for a notebook cell whose exception they print."""
 _QUOTES_A_PROGRAM = "ExecuteUserScriptError"
@@ -84,15 +86,15 @@ class Exceptions:
             lines = [spoken.lines[index] for index in indexes]
             shown = traceback_text.find(lines)
             went_on = WentOn(lines if shown else (), shown)
-            latest: Raised | None = None  # of those that ended a program, and not because of another rank
+            ended: Printed | None = None  # the one that ended the program, unless another rank's failure did
             for printed in reversed(shown):
                 raised = self._read(printed, indexes, lines, went_on)
                 if raised is None:
                     continue
-                if latest is not None and _got_past(raised, latest, spoken):
+                if ended is not None and _got_past(printed, ended, went_on):
                     raised = replace(raised, final=False)
                 elif raised.final and not is_consequence(raised.info):
-                    latest = raised
+                    ended = printed
                 found.setdefault(raised.index, raised)
         children = [each for each in found.values() if exception_chain.lost_its_parent(each.info)]
         for child in children if len(children) < len(found) else ():
@@ -131,14 +133,12 @@ class Exceptions:
         return sorted([*self.found, *torn], key=lambda each: each.index)
 
 
-def _got_past(raised: Raised, later: Raised, spoken: SpokenText) -> bool:
-    """Whether one that a program caught is followed by one that it didn't, or by its progress until that one."""
-    if _words_of(raised.info) == _words_of(later.info):
+def _got_past(printed: Printed, later: Printed, went_on: WentOn) -> bool:
+    """Whether a program caught the first of its exceptions and not the later, or made progress between them."""
+    if _words_of(printed.info) == _words_of(later.info):
         return False
-    if exception_chain.begins_in_function(raised.info) and exception_chain.begins_at_module(later.info):
-        return True
-    between = [k for k in range(max(raised.lines) + 1, min(later.lines)) if not spoken.by[k].agent]
-    return WentOn([spoken.lines[k][spoken.by[k].start :] for k in between], ()).progress >= 0
+    caught = exception_chain.begins_in_function(printed.info) and exception_chain.begins_at_module(later.info)
+    return caught or went_on.between(printed.end - 1, later.start)
 
 
 def _words_of(info: ExceptionInfo) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ddp_run.evidence import childfailed, traceback_text
+from ddp_run.evidence import childfailed, exception_chain, traceback_text
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, SummaryEntry
 from ddp_run.evidence.pasted import got_over, launcher_text, own_words
 from ddp_run.evidence.pasted.raised import (
@@ -249,6 +249,7 @@ def _shared_out(deaths: list[Death], nobodys: Sequence[Raised], is_consequence: 
     fitting = [raised for raised in nobodys if raised.final]
     if not fitting and any(death.code == 1 for death in lacking):
         fitting = list(nobodys)
+    fitting = [raised for raised in fitting if not exception_chain.of_a_command(raised.info)] or fitting
     if not lacking or not fitting:
         return deaths
     causes = [raised for raised in fitting if not is_consequence(raised.info)]

@@ -166,4 +166,4 @@ def _checked(death: Death, attempt: Evidence, raised: ExceptionInfo) -> Finding:
     quote = line_of(death.stderr, raised)
     said = raised.message.partition("\n")[0][:200]
     cause = f"{attempt.script or 'the script'} rejected its arguments{raised.where}: {said}"
-    return Finding(RULE, death.rank, cause, (quote,) if quote else (), confidence="likely", exception=raised)
+    return Finding(RULE, cause, (quote,) if quote else (), confidence="likely")

@@ -167,7 +167,7 @@ def _tolerated(death: Death) -> Finding | None:
     shown = tuple(quote for quote in (*quotes(warned[-1]), line_of(death.stderr, raised)) if quote is not None)
     advice = ("grep -rn 'strict=False' --include='*.py' .   # load with strict=True to see every difference",)
     said = f"{cause} {_sizes(warned[-1].match)}"
-    return Finding(RULE, death.rank, said, shown, advice, "likely", exception=raised)
+    return Finding(RULE, said, shown, advice, "likely")
 
 
 def _part(death: Death, hit: Hit, key: str) -> Finding | None:

@@ -97,7 +97,7 @@ def _left_its_batch(death: Death) -> Finding | None:
         "dmesg -T | grep -iE 'killed process|segfault'   # did the kernel kill it, and why?",
         "torch.multiprocessing.set_sharing_strategy('file_system')   # if workers are meant to exit early",
     )
-    return Finding(RULE, death.rank, cause, (quote,) if quote else (), advice, "likely", exception=raised)
+    return Finding(RULE, cause, (quote,) if quote else (), advice, "likely")
 
 
 def _killed_for_memory(hit: Hit, attempt: Evidence) -> tuple[str, list[Quote]]:

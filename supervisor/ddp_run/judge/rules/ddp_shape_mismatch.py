@@ -32,7 +32,7 @@ SIGNS = meaning(
     ),
     like(
         r"\[(?P<one>\d+)\]: params\[(?P<index>\d+)\] in this process(?: with sizes \[(?P<sizes>[^\]]*)\])? "
-        r"appears not to match (?P<what>sizes|strides) of the same param in process 0",
+        r"appears not to match (?P<what>sizes|strides) of the",
         cause="rank {one}'s parameter {index}{ ([{sizes}])} has different {what} than rank 0's",
     ),
     advice=(

@@ -92,7 +92,7 @@ def match_launch(attempt: Evidence) -> Finding | None:
     cause = f"{agent.who} exited with code {agent.code} and could not say why: the disk of its log is full"
     folder = shlex.quote(full.path)
     advice = (f"df -h {folder}; df -i {folder}   # free space and inodes",)
-    return Finding(RULE, None, cause, (Quote("statvfs", None, full.words),), advice, "likely")
+    return Finding(RULE, cause, (Quote("statvfs", None, full.words),), advice, "likely")
 
 
 def _has_another_reason(death: Death) -> bool:

@@ -36,6 +36,7 @@ _SHOWN = (
 )
 SIGNS = meaning(
     like(r"(?:\b802\b.{0,4}|[Ee]rror: |')system not yet initialized"),
+    Sign("Error 802: sys"),
     *errors_named("SystemNotReady", "SYSTEM_NOT_READY"),
     Sign(
         "NVLink SHARP (NVLS) Multicast memory",  # NCCL's src/transport/nvls.cc, which suspects these reasons

@@ -82,7 +82,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if death.code in _ASKED_TO_END and death.exception is None and attempt.logs_only:
         quote = oom_text.by_scheduler(attempt.agent.log)
         cause = f"the scheduler killed the job for its memory: {quote.text.strip()[:120]}" if quote is not None else ""
-        return None if quote is None else Finding(RULE, death.rank, cause, (quote,), _ADVICE)
+        return None if quote is None else Finding(RULE, cause, (quote,), _ADVICE)
     if death.exception is None and death.code not in (None, -signal.SIGABRT):
         return None
     if ended_by(death, (_WORKER,)) is not None:
@@ -102,10 +102,10 @@ def match_launch(attempt: Evidence) -> Finding | None:
         if in_whole_log(attempt, _CANCELLED) is None:
             return None
         quote = oom_text.told((attempt.agent.log, attempt.kernel))
-        return None if quote is None else Finding(RULE, None, _OF_THE_JOB, (quote,), _ADVICE, "likely")
+        return None if quote is None else Finding(RULE, _OF_THE_JOB, (quote,), _ADVICE, "likely")
     if attempt.agent.code != -signal.SIGKILL or attempt.agent.killed_by_us or not attempt.cgroup_oom_kills:
         return None
-    return Finding(RULE, None, "the kernel killed torch's agent: out of memory", (), _ADVICE, "likely")
+    return Finding(RULE, "the kernel killed torch's agent: out of memory", (), _ADVICE, "likely")
 
 
 def _killed(death: Death, attempt: Evidence) -> Finding | None:
@@ -122,7 +122,7 @@ def _named_by_the_kernel(death: Death, attempt: Evidence) -> Finding | None:
     if line is None:
         return None
     cause = f"the kernel killed {death.who} (pid {death.pid}): out of memory"
-    return Finding(RULE, death.rank, cause, (line, *_trend(death)), _ADVICE)
+    return Finding(RULE, cause, (line, *_trend(death)), _ADVICE)
 
 
 def _counted(death: Death, attempt: Evidence) -> Finding | None:
@@ -134,7 +134,7 @@ def _counted(death: Death, attempt: Evidence) -> Finding | None:
     times = "once" if kills == 1 else f"{kills} times"
     count = Quote("kernel", None, f"out-of-memory kills in {where} during this attempt: {kills}")
     cause = f"{death.who} was killed by SIGKILL while {where} ran out of memory ({times})"
-    return Finding(RULE, death.rank, cause, (count, *_trend(death)), _ADVICE, sure)
+    return Finding(RULE, cause, (count, *_trend(death)), _ADVICE, sure)
 
 
 def _told(death: Death, attempt: Evidence, what: str = "was killed by SIGKILL") -> Finding | None:
@@ -153,4 +153,4 @@ def _told(death: Death, attempt: Evidence, what: str = "was killed by SIGKILL") 
         _ADVICE[1],
     )
     shown = advice if "slurm" in said or "srun" in said else _ADVICE
-    return Finding(RULE, death.rank, cause, (quote,), shown, sure)
+    return Finding(RULE, cause, (quote,), shown, sure)

@@ -67,7 +67,6 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     advice = (f"cat {attempt.path(death.stack.source)}   # Python stack at the abort",) if death.stack.lines else ()
     return Finding(
         RULE,
-        death.rank,
         f"{death.who} aborted in native code{said}",
         tuple(quotes),
         (*advice, *by_phase(death), *by_core(death)),

@@ -91,7 +91,7 @@ SIGNS = (
     Sign("HSA_STATUS_ERROR_INVALID_ISA"),
     Sign("Error named symbol not found at line "),  # bitsandbytes
     Sign("is not defined for option 'gpu-name'", r"Value '(?P<arch>sm_\w{2,6})' is not defined for option"),
-    Sign("no kernel image is available for execution on the device"),
+    Sign("no kernel image is available for exec"),
     Sign(
         ": device kernel image is invalid",
         r"(?:(?:CUDA|HIP) (?:driver )?error|Triton Error \[(?:CUDA|HIP)\])[^\n]{0,40}: device kernel image is invalid",

@@ -70,9 +70,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         quote = line_of(death.stderr, raised)
         if name not in _TORCHS | _OTHERS or not lost:
             return None
-        return Finding(
-            RULE, death.rank, _cause(death, attempt, raised.message), (quote,) if quote else (), exception=raised
-        )
+        return Finding(RULE, _cause(death, attempt, raised.message), (quote,) if quote else ())
     hit = in_last_words(death, SIGNS, LAST_WORDS) if _may_follow(death) else None
     return hit.finding(RULE, death, _cause(death, attempt, hit.text), confidence="certain") if hit is not None else None
 

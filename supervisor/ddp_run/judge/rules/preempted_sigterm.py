@@ -145,7 +145,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if death.code is None or -death.code not in _ENDING or -death.code in death.signals_sent:
         return None
     cause = f"{death.who} was terminated from outside by {in_words(death.code)}"
-    return Finding(RULE, death.rank, cause)
+    return Finding(RULE, cause)
 
 
 def _was_told_by_srun(death: Death, attempt: Evidence) -> bool:
@@ -172,7 +172,7 @@ def match_stop(attempt: Evidence) -> Finding | None:
     why = f": {told['what']}" if told is not None else ""
     cause = f"the job was stopped by {in_words(-attempt.stop_signal)}{why}"
     advice = _look(told) if told is not None else ()
-    return Finding(RULE, None, cause, quotes(told), advice, retry=Retry(helps=False, reason="the job was stopped"))
+    return Finding(RULE, cause, quotes(told), advice, retry=Retry(helps=False, reason="the job was stopped"))
 
 
 def match_launch(attempt: Evidence) -> Finding | None:

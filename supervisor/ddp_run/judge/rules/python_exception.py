@@ -58,15 +58,13 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if death.crashed_on_the_way_out:
         said += f"; {signal_name(death.code)} then killed the process during shutdown"
     if raised.type == "SystemExit":
-        return Finding(RULE, death.rank, f"{death.who} called sys.exit{where}{said}", exception=raised)
+        return Finding(RULE, f"{death.who} called sys.exit{where}{said}")
     return Finding(
         RULE,
-        death.rank,
         f"{death.who} raised {raised.type}{where}{said}",
         (quote,) if quote else (),
         advice if alone else (),
         confidence="certain" if _is_the_reason(raised, attempt) else "likely",
-        exception=raised,
     )
 
 
@@ -100,4 +98,4 @@ def _cut_off(death: Death) -> Finding | None:
     after = [index for index in range(frames[-1] + 1, len(ending.lines)) if ending.lines[index][:1].strip()]
     quote = ending.quote(after[0] if after else frames[-1])
     cause = f"{death.who} died with a traceback that is cut off: {quote.text.strip()[:_SHOWN]}"
-    return Finding(RULE, death.rank, cause, (quote,), confidence="likely")
+    return Finding(RULE, cause, (quote,), confidence="likely")

@@ -55,7 +55,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     shown = (*(crash.quotes if crash is not None else ()), caught.quote if caught is not None else None, said)
     quotes = tuple(quote for quote in shown if quote is not None)
     where = crash.where if crash is not None else ""
-    return Finding(RULE, death.rank, f"{death.who} crashed in native code{where}", quotes, _advice(death, attempt))
+    return Finding(RULE, f"{death.who} crashed in native code{where}", quotes, _advice(death, attempt))
 
 
 def _advice(death: Death, attempt: Evidence) -> tuple[str, ...]:

@@ -134,4 +134,4 @@ def _bus_error_without_a_word(death: Death, attempt: Evidence) -> Finding | None
         return None
     cause = f"{death.who} was killed by SIGBUS (bus error) while /dev/shm was full"
     free = Quote("statvfs", None, space.words)
-    return Finding(RULE, death.rank, cause, (free,), _ON_A_FULL_SHM, "likely")
+    return Finding(RULE, cause, (free,), _ON_A_FULL_SHM, "likely")

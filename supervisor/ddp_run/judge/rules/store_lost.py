@@ -49,7 +49,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     for index in islice(said, VERY_LAST):
         if any(sign.search(log.lines[index]) for sign in SIGNS):
             cause = f"{death.who} lost the rendezvous store: its process (on the first node) died first"
-            return Finding(RULE, death.rank, cause, (log.quote(index),), _ADVICE, "likely")
+            return Finding(RULE, cause, (log.quote(index),), _ADVICE, "likely")
     return None
 
 

@@ -78,11 +78,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         place = f"{raised.file}:{raised.line}" if raised.file else "the script"
         return Finding(
             RULE,
-            death.rank,
             f"{place} does not parse: {_PLACE.sub('', raised.message.partition(chr(10))[0])}",
             (quote,) if quote else (),
             (f"python -m py_compile {raised.file}",) if raised.file else (),
-            exception=raised,
         )
     hit = anywhere(death.stderr, (_PYTHON_AS_SCRIPT,))
     if hit is None or hit.quote is None:
@@ -91,7 +89,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None if hit is None else hit.finding(RULE, death, said)
     word = (hit["word"] or "").strip()
     said = f"`{word}` was taken for the script" if word else "a blank argument was taken for the script"
-    return Finding(RULE, death.rank, said, (hit.quote,), ("name the script itself: ddp-run [OPTIONS] train.py [ARGS]",))
+    return Finding(RULE, said, (hit.quote,), ("name the script itself: ddp-run [OPTIONS] train.py [ARGS]",))
 
 
 def _is_of_a_text(raised: ExceptionInfo) -> bool:
@@ -104,7 +102,7 @@ def match_launch(attempt: Evidence) -> Finding | None:
     taken = attempt.rank_taken
     if taken is not None:
         numbers = f"ddp-run --node-rank=1 …   # each of the {attempt.nodes} nodes has its own number, from 0"
-        return Finding(RULE, None, taken.said, (), (numbers,), retry=_SAME_RANKS)
+        return Finding(RULE, taken.said, (), (numbers,), retry=_SAME_RANKS)
     mpirun = in_whole_log(attempt, _MPIRUNS)
     if mpirun is not None and not attempt.started:
         return mpirun.finding(RULE, TORCHS_AGENT, f"mpirun did not start the job: {mpirun['what']}", _FOR_MPIRUN)

@@ -46,11 +46,11 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         cause = f"{death.who} could not print: its terminal is gone"
         quote = line_of(death.stderr, death.exception) if death.exception is not None else None
         shown = (quote,) if quote is not None else ()
-        return Finding(RULE, death.rank, cause, shown, _ADVICE, "likely", _STILL_GONE, exception=death.exception)
+        return Finding(RULE, cause, shown, _ADVICE, "likely", _STILL_GONE)
     if death.code != -signal.SIGHUP or signal.SIGHUP in death.signals_sent:
         return None
     cause = f"{death.who} was killed by SIGHUP: its terminal was probably closed"
-    return Finding(RULE, death.rank, cause, (), _ADVICE, "likely")
+    return Finding(RULE, cause, (), _ADVICE, "likely")
 
 
 def match_stop(attempt: Evidence) -> Finding | None:
@@ -60,4 +60,4 @@ def match_stop(attempt: Evidence) -> Finding | None:
     hit = in_whole_log(attempt, SIGNS)
     cause = "the job was stopped by SIGHUP: its terminal was probably closed"
     stopped = Retry(helps=False, reason="the job was stopped")
-    return Finding(RULE, None, cause, quotes(hit), _ADVICE, "likely", retry=stopped)
+    return Finding(RULE, cause, quotes(hit), _ADVICE, "likely", retry=stopped)

@@ -53,7 +53,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         said = attempt.kernel_line(death.pid)
         quote += (said,) if said is not None else ()
         advice = (*by_core(death), *advice)
-    return Finding(RULE, death.rank, cause, quote, (*by_phase(death), *advice), "unknown")
+    return Finding(RULE, cause, quote, (*by_phase(death), *advice), "unknown")
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
@@ -64,7 +64,7 @@ def match_launch(attempt: Evidence) -> Finding | None:
     cause = f"torch's agent {how} {in_words(attempt.agent.code).removeprefix('exit ')}; no rank failed on its own"
     quote = _last_line(attempt.agent.log) if attempt.agent.code > 0 else ()
     source = attempt.agent.log.source
-    return Finding(RULE, None, cause, quote, (f"tail {attempt.path(source)}",) if source and quote else (), "unknown")
+    return Finding(RULE, cause, quote, (f"tail {attempt.path(source)}",) if source and quote else (), "unknown")
 
 
 def _last_line(log: LogText) -> tuple[Quote, ...]:

@@ -47,7 +47,7 @@ def match_launch(attempt: Evidence) -> Finding | None:
     more = f", and in {len(others)} more" if others else ""
     facts = attempt.path(f"{file_names.NODES}/{file_names.FACTS}")
     advice = (f"cat {facts}   # the full comparison", _ALIKE)
-    return Finding(RULE, None, f"nodes differ in {first}{more} (--preflight strict)", (), advice)
+    return Finding(RULE, f"nodes differ in {first}{more} (--preflight strict)", (), advice)
 
 
 def _in_text(attempt: Evidence) -> Finding | None:

@@ -53,11 +53,11 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     quote = line_of(death.stderr, raised) if raised is not None else None
     cause = f"{death.who} was interrupted (SIGINT)"
-    return Finding(RULE, death.rank, cause, (quote,) if quote else (), exception=raised)
+    return Finding(RULE, cause, (quote,) if quote else ())
 
 
 def match_stop(attempt: Evidence) -> Finding | None:
     """Match a job stopped by SIGINT."""
     if attempt.stop_signal != signal.SIGINT:
         return None
-    return Finding(RULE, None, "the job was interrupted (SIGINT)")
+    return Finding(RULE, "the job was interrupted (SIGINT)")
