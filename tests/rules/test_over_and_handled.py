@@ -309,4 +309,4 @@ def test_a_launcher_that_could_not_start_has_no_ranks() -> None:
     static = torchrun.format("elastic/rendezvous/static_tcp_rendezvous.py")
     assert answer(OOM + static) == ("failed", "port-in-use")
     assert answer(static + OOM) == ("failed", "cuda-oom")
-    assert answer(OOM + static.replace("elastic/rendezvous/static_tcp_rendezvous", "other"))[1] == "cuda-oom"
+    assert answer(OOM + torchrun.format("rendezvous.py"))[1] == "cuda-oom"

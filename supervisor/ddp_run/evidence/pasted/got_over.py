@@ -35,8 +35,8 @@ _ACCOUNTED = re.compile(
 """A row of SLURM's `sacct`: how a job and its steps ended."""
 
 _NO_PORT = "server socket has failed to listen"
-_BY_AGENT = 'rendezvous.py", line'
-"""Files of torch/distributed/elastic/rendezvous that only the agent calls: `static_tcp_rendezvous.py` and its like."""
+_OF_AGENT = "torch/distributed/elastic/rendezvous/"
+"""Only the agent calls what is there; a rank's own is torch/distributed/rendezvous.py."""
 _FINISHED = "worker group successfully finished"
 """torch's agent, once all its ranks have ended with 0 (elastic/agent/server/api.py)."""
 _SLURM = ("srun: ", "slurmstepd: ")
@@ -83,7 +83,7 @@ def _not_started(spoken: SpokenText) -> int:
     refused = max((index for index, line in enumerate(spoken.lines) if _NO_PORT in line), default=-1)
     above = spoken.lines[: refused + 1]
     begun = max((index for index, line in enumerate(above) if HEADER in line), default=-1)
-    return begun if 0 <= begun and any(_BY_AGENT in line for line in above[begun:]) else 0
+    return begun if begun >= 0 and any(_OF_AGENT in line for line in above[begun:]) else 0
 
 
 def _ran_again(spoken: SpokenText) -> int:
