@@ -124,7 +124,7 @@ SIGNS = meaning(
 
 def said(*lines: str, host: str | None = None) -> tuple[str, tuple[str, ...], str, Retry | None]:
     found = matcher(RULE, SIGNS)(Death(Rank(0), host=host, code=1, stderr=LogText("log", lines)), Evidence())
-    assert found is not None and found.rule is RULE and found.rank == 0 and len(found.evidence) == 1
+    assert found is not None and found.rule is RULE and len(found.evidence) == 1
     return found.cause, found.advice, found.confidence, found.retry
 
 
