@@ -310,3 +310,11 @@ def test_a_launcher_that_could_not_start_has_no_ranks() -> None:
     assert answer(OOM + static) == ("failed", "port-in-use")
     assert answer(static + OOM) == ("failed", "cuda-oom")
     assert answer(OOM + torchrun.format("rendezvous.py"))[1] == "cuda-oom"
+
+
+def test_another_services_failure_is_likely_at_most() -> None:
+    raised = "".join(f"{{0}} | {line}\n" for line in f"{UNCAUGHT}{STALE}".splitlines())
+    ended = f"trainer-1 | {SEEN.replace('-11', '1').replace('E1', 'E0617 19:03:44.310000 1')}"
+    ready = "labeler-1 | ready\ntrainer-1 | ready\nlabeler-1 | up\ntrainer-1 | up\n"
+    assert explain(ready + raised.format("trainer-1") + ended).confidence == "certain"
+    assert explain(ready + raised.format("labeler-1") + ended).confidence == "likely"

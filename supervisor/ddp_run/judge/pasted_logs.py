@@ -93,6 +93,7 @@ def as_sure_as_the_text(verdict: Verdict, end: LogEnd) -> Verdict:
     doubtful = any(_speaks_of_another(sign, rule, exception, min(lines, default=0)) for sign in end.signs)
     told = max(lines, default=0)
     doubtful = doubtful or (exception is not None and not (exception.file or exception.traceback))
+    doubtful = doubtful or end.of_another_service(told)
     doubtful = doubtful or (rule.end == "waited" and end.crashed_before(min(lines, default=0)))
     if not doubtful and exception is None and (first is None or first.exit_code is None) and told:
         doubtful = end.went_on_after(told)  # nothing else shows an end

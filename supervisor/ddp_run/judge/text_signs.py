@@ -130,6 +130,14 @@ class LogEnd:
         before = (index for index, each in enumerate(spoken.by) if spoken.numbers[index] < line and not each.ranks)
         return any(CRASHED.search(spoken.lines[index]) for index in before)
 
+    def of_another_service(self, line: int) -> bool:
+        """Whether the writer of this line has a name, and torch's agents wrote under other names only."""
+        agents = {each.place for each in self.spoken.by if each.agent}
+        if not agents or None in agents:
+            return False
+        written = zip(self.spoken.numbers, self.spoken.by, strict=True)
+        return any(number == line and each.place not in {None, *agents} for number, each in written)
+
     def went_on_after(self, line: int) -> bool:
         """Whether a process kept writing after this line of the only log, like programs that go on or end normally."""
         place = max((index for index, number in enumerate(self.spoken.numbers) if number <= line), default=-1)
