@@ -18,6 +18,7 @@ STEPS = "".join(
     f" iteration {step:8d}/ 9000 | elapsed (ms): 99{step % 7}.1 | ppl {9 - step / 99:.4f} |\n" for step in range(9)
 )
 SEEN = "E1 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: -11) local_rank: 1 (pid: 31) of x\n"
+EXITED = SEEN.replace("-11", "1").replace("local_rank: 1", "local_rank: 0")
 LOST = "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.1.0.7]:2044\n"
 GONE = "[W8 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=5, addr=[n1]:4, remote=[n1]:2): Failed to recv\n"
 ABORTS = (
@@ -220,23 +221,17 @@ def test_what_a_program_caught_did_not_end_it() -> None:
         HERE.format(18)
         + "wandb.errors.CommError: It appears that you do not have permission to access the requested resource.\n"
     )
-    ended = (
-        "E1 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: 1) local_rank: 0 (pid: 31) of x\n"
-    )
-    assert answer(f"{login}logged offline\n{UNCAUGHT}{STALE}{ended}") == ("failed", "filesystem-error")
-    assert answer(f"{login}logged offline\n{ended}") == ("failed", "auth")
+    assert answer(f"{login}logged offline\n{UNCAUGHT}{STALE}{EXITED}") == ("failed", "filesystem-error")
+    assert answer(f"{login}logged offline\n{EXITED}") == ("failed", "auth")
     lost = f"{UNCAUGHT}{LOST}"  # of another rank
-    assert answer(f"{login}{lost}{ended}") == ("failed", "auth")
+    assert answer(f"{login}{lost}{EXITED}") == ("failed", "auth")
 
 
 def test_progress_between_two_exceptions_clears_the_first() -> None:
     quoted = f"{UNCAUGHT}RuntimeError: CUDA error: device-side assert triggered\n"
     steps = "".join(f"step {step} | ce {9 / step:.4f}\n" for step in (10, 500, 1000))
-    ended = (
-        "E1 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: 1) local_rank: 0 (pid: 31) of x\n"
-    )
-    assert answer(f"{quoted}{steps}{UNCAUGHT}{STALE}{ended}") == ("failed", "filesystem-error")
-    assert answer(f"{quoted}{UNCAUGHT}{STALE}{ended}") == ("failed", "device-side-assert")
+    assert answer(f"{quoted}{steps}{UNCAUGHT}{STALE}{EXITED}") == ("failed", "filesystem-error")
+    assert answer(f"{quoted}{UNCAUGHT}{STALE}{EXITED}") == ("failed", "device-side-assert")
 
 
 @pytest.mark.parametrize(
@@ -281,11 +276,8 @@ def test_lines_that_look_wrapped_do_not_bring_back_what_was_survived() -> None:
 def test_a_command_that_failed_beside_the_job_is_no_rank() -> None:
     board = 'Traceback (most recent call last):\n  File "/env/bin/tensorboard", line 5, in <module>\n'
     board += "TypeError: Descriptors cannot be created directly.\n"
-    ended = (
-        "E1 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: 1) local_rank: 0 (pid: 31) of x\n"
-    )
-    assert answer(f"{board}{UNCAUGHT}{STALE}{ended}") == ("failed", "filesystem-error")
-    assert answer(f"{board}{ended}")[1] != "filesystem-error"
+    assert answer(f"{board}{UNCAUGHT}{STALE}{EXITED}") == ("failed", "filesystem-error")
+    assert answer(f"{board}{EXITED}")[1] != "filesystem-error"
 
 
 def test_ray_train_points_to_what_it_printed_before() -> None:
@@ -314,7 +306,7 @@ def test_a_launcher_that_could_not_start_has_no_ranks() -> None:
 
 def test_another_services_failure_is_likely_at_most() -> None:
     raised = "".join(f"{{0}} | {line}\n" for line in f"{UNCAUGHT}{STALE}".splitlines())
-    ended = f"trainer-1 | {SEEN.replace('-11', '1').replace('E1', 'E0617 19:03:44.310000 1')}"
+    ended = f"trainer-1 | {EXITED.replace('E1', 'E0617 19:03:44.310000 1')}"
     ready = "labeler-1 | ready\ntrainer-1 | ready\nlabeler-1 | up\ntrainer-1 | up\n"
     assert explain(ready + raised.format("trainer-1") + ended).confidence == "certain"
     assert explain(ready + raised.format("labeler-1") + ended).confidence == "likely"

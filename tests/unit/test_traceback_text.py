@@ -10,6 +10,7 @@ import pytest
 from tests.waiting import limit
 
 from ddp_run.evidence import exception_chain, traceback_text
+from ddp_run.evidence.model import LogText
 from ddp_run.record.events import ExceptionInfo
 
 PROGRAMS = {
@@ -119,3 +120,19 @@ def test_the_reason_for_a_sys_exit(tmp_path: Path) -> None:
 
 def test_healthy_text_has_none() -> None:
     assert traceback_text.find(["Traceback (most recent call last):", "step 1", "", "File a", "loss: 3"]) == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "traceback", "line"),
+    [
+        pytest.param("OSError", "no room", "Traceback", 2, id="type and message"),
+        pytest.param("OSError", "elsewhere", "Traceback", 2, id="the type"),
+        pytest.param("PermissionError", "not allowed", "", 3, id="the program's own words"),
+        pytest.param("PermissionError", "not allowed", "Traceback", None, id="words of another exception"),
+        pytest.param("PermissionError", "", "", None, id="no words at all"),
+    ],
+)
+def test_the_line_that_shows_it(kind: str, message: str, traceback: str, line: int | None) -> None:
+    log = LogText("log", ("step 1", "OSError: no room", "cannot go on: not allowed", "the end"))
+    quote = traceback_text.line_of(log, ExceptionInfo(kind, message, None, None, None, traceback))
+    assert (None if quote is None else quote.line) == line

@@ -93,18 +93,24 @@ def is_own(exception: ExceptionInfo) -> bool:
 
 def begins_in_function(exception: ExceptionInfo) -> bool:
     """Whether its traceback begins in a function of the program, which therefore caught and printed it."""
-    frames = _frames(exception.traceback)
-    return bool(frames) and frames[0][1] not in (None, _MODULE) and not is_library(frames[0][0])
+    file, function = _outermost(exception)
+    return function not in (None, _MODULE) and not is_library(file)
 
 
 def begins_at_module(exception: ExceptionInfo) -> bool:
     """Whether its traceback begins where a program does, as when nothing caught it."""
-    return [function for _, function in _frames(exception.traceback)][:1] == [_MODULE]
+    return _outermost(exception)[1] == _MODULE
 
 
 def of_a_command(exception: ExceptionInfo) -> bool:
     """Whether it ended an installed command, such as `tensorboard`: no rank's program, if another one failed."""
-    return any(function == _MODULE and "/bin/" in file for file, function in _frames(exception.traceback)[:1])
+    file, function = _outermost(exception)
+    return function == _MODULE and "/bin/" in file
+
+
+def _outermost(exception: ExceptionInfo) -> tuple[str, str | None]:
+    """Return file and function of the first frame, "" and None if there is none."""
+    return next(iter(_frames(exception.traceback)), ("", None))
 
 
 def handled(exception: ExceptionInfo) -> ExceptionInfo | None:
@@ -112,10 +118,10 @@ def handled(exception: ExceptionInfo) -> ExceptionInfo | None:
 
     None if there is none, or if programs expect it: the end of the data is where some tell their peers.
     """
-    origin = chain(exception)[-1]
-    if origin is exception or not _raised_while_handling(exception) or origin.type.rpartition(".")[2] in _EXPECTED:
+    if not _raised_while_handling(exception):
         return None
-    return origin
+    origin = chain(exception)[-1]
+    return None if origin is exception or origin.type.rpartition(".")[2] in _EXPECTED else origin
 
 
 def raised_from(exception: ExceptionInfo) -> bool:

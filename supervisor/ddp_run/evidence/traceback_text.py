@@ -134,11 +134,11 @@ def line_of(log: LogText, exception: ExceptionInfo) -> Quote | None:
     name = exception.type.rpartition(".")[2]
     message = exception.message.partition("\n")[0].partition(REDACTED)[0].strip()  # the log is not redacted
     alone = re.compile(rf"(?<!\w){re.escape(name)}(?::|$)")
-    begins = name if exception.traceback else message  # without one, only the program's own words name it
-    named = [index for index in range(len(log.lines) - 1, -1, -1) if begins in log.lines[index]]
-    exact = next((index for index in named if message in log.lines[index]), None)
-    found = exact if exact is not None else next((index for index in named if alone.search(log.lines[index])), None)
-    return log.quote(found) if found is not None else None
+    named = [index for index, line in enumerate(log.lines) if name in line]
+    own = bool(message) and not exception.traceback  # a program's own words may name no class
+    found = [index for index in (range(len(log.lines)) if own else named) if message in log.lines[index]]
+    found = found or [index for index in named if alone.search(log.lines[index])]
+    return log.quote(found[-1]) if found else None
 
 
 def from_text(text: str) -> ExceptionInfo | None:

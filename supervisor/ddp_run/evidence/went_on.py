@@ -34,7 +34,7 @@ WARNED = re.compile(r"^.{0,60}\b[Ww](?:arning|ARNING)\b")
 _CRASH = r"Fatal Python error: |Assertion .{0,400} failed|double free or corruption|free\(\): |stack smashing"
 CRASHED = re.compile(_CRASH)
 """Native code's last words that no other rank can cause."""
-NATIVE = re.compile(
+_NATIVE = re.compile(
     rf"terminate called|what\(\): |{_CRASH}|Watchdog caught collective|Process group watchdog thread terminated"
 )
 """Native code's last words before it aborts."""
@@ -124,10 +124,10 @@ class WentOn:
         drawn = _bars(lines, silent)
         self._drawn = drawn[-_PROGRESS] if len(drawn) >= _PROGRESS else -1
         self._much = self._new[-VERY_LAST] if len(self._new) >= VERY_LAST else -1
-        self._steady = max((at[-_PROGRESS] for at in steps), default=-1)
         spans = sorted(span for at in [*steps, drawn] for span in zip(at, at[_PROGRESS - 1 :], strict=False))
         self._begun = [first for first, _ in spans]
         self._seen = [*accumulate((last for _, last in reversed(spans)), min)][::-1]
+        self._steady = max(self._begun, default=-1)
         self.running = max(self._drawn, self._repeated, self._much)
         """After each line before this index, a program went on. Holds for lines of any writer."""
         self.progress = max(-1, self._drawn - 1, *(at[-1] for at in steps))
@@ -135,7 +135,7 @@ class WentOn:
 
     def after_line(self, index: int) -> bool:
         """Whether the program went on after this line, which is not part of an exception."""
-        if max(self._drawn, self._steady, self._worked, self._much) > index:
+        if max(self._steady, self._worked, self._much) > index:
             return True
         beside = range(index, min(index + 2, len(self._lines)))
         said = next((k for k in beside if HANDLED.search(self._lines[k])), None)
@@ -173,9 +173,14 @@ class WentOn:
         return place < len(self._aborts) and new < len(self._new) and self._new[new] < self._aborts[place]
 
 
+def is_native(line: str) -> bool:
+    """Whether native code says something there before it aborts."""
+    return any(words in line for words in _NATIVE_WORDS) and _NATIVE.search(line) is not None
+
+
 def is_news(line: str) -> bool:
     """Whether the line says something: not empty, no warning, no frame, not what native code says as it aborts."""
-    if _EMPTY.match(line) or (any(words in line for words in _NATIVE_WORDS) and NATIVE.search(line)):
+    if _EMPTY.match(line) or is_native(line):
         return False
     return not any(words in line for words in _NOISE_WORDS) or _NOISE.search(line) is None
 

@@ -90,11 +90,13 @@ def as_sure_as_the_text(verdict: Verdict, end: LogEnd) -> Verdict:
     first = verdict.first_failure
     exception = first.exception if first is not None else None
     lines = [quote.line or 0 for quote in verdict.evidence]
-    doubtful = any(_speaks_of_another(sign, rule, exception, min(lines, default=0)) for sign in end.signs)
-    told = max(lines, default=0)
-    doubtful = doubtful or (exception is not None and not (exception.file or exception.traceback))
-    doubtful = doubtful or end.of_another_service(told)
-    doubtful = doubtful or (rule.end == "waited" and end.crashed_before(min(lines, default=0)))
+    begun, told = min(lines, default=0), max(lines, default=0)
+    doubtful = (
+        any(_speaks_of_another(sign, rule, exception, begun) for sign in end.signs)
+        or (exception is not None and not (exception.file or exception.traceback))  # only the program's own words
+        or end.of_another_service(told)
+        or (rule.end == "waited" and end.crashed_before(begun))
+    )
     if not doubtful and exception is None and (first is None or first.exit_code is None) and told:
         doubtful = end.went_on_after(told)  # nothing else shows an end
     return replace(verdict, confidence="likely") if doubtful else verdict

@@ -8,6 +8,7 @@ group`), pytest's last line (`=== 3 passed in 0.10s ===`), uvicorn's request log
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from ddp_run.evidence import childfailed
 from ddp_run.evidence.pasted.spoken_text import SpokenText
@@ -70,8 +71,7 @@ def _restarted(spoken: SpokenText) -> int:
 
     If the new ones finished, it is the index after the line that says so.
     """
-    last = max((index for index, line in enumerate(spoken.lines) if _RESTART in line), default=-1)
-    finished = max((index for index, line in enumerate(spoken.lines) if _FINISHED in line), default=-1)
+    last, finished = _last(spoken.lines, _RESTART), _last(spoken.lines, _FINISHED)
     if 0 <= last < finished:
         return finished + 1
     return last + 1 if 0 <= last < running_at(spoken) else 0
@@ -80,10 +80,14 @@ def _restarted(spoken: SpokenText) -> int:
 def _not_started(spoken: SpokenText) -> int:
     """Return the index of the last traceback of a torchrun that could not open its port, and so started no rank; else
     0. What ranks print above it is of an earlier start."""
-    refused = max((index for index, line in enumerate(spoken.lines) if _NO_PORT in line), default=-1)
-    above = spoken.lines[: refused + 1]
-    begun = max((index for index, line in enumerate(above) if HEADER in line), default=-1)
+    above = spoken.lines[: _last(spoken.lines, _NO_PORT) + 1]
+    begun = _last(above, HEADER)
     return begun if begun >= 0 and any(_OF_AGENT in line for line in above[begun:]) else 0
+
+
+def _last(lines: Sequence[str], words: str) -> int:
+    """Return the index of the last line with these words; -1 if none has them."""
+    return next((index for index in range(len(lines) - 1, -1, -1) if words in lines[index]), -1)
 
 
 def _ran_again(spoken: SpokenText) -> int:
@@ -94,7 +98,7 @@ def _ran_again(spoken: SpokenText) -> int:
     last = max(childfailed.boxes(spoken.lines), default=-1)
     if last < 0:
         return 0
-    went_on, _ = _after(spoken, last)
+    went_on = _after(spoken, last)
     return last + 1 if went_on.progress >= 0 and went_on.ended_well >= 0 else 0
 
 
@@ -104,16 +108,16 @@ def _next_step(spoken: SpokenText) -> int:
     lines = enumerate(spoken.lines)
     told = [(index, hit[1] or hit[2]) for index, line in lines if "S" in line and (hit := _STEP.search(line))]
     over = max((index + 1 for index, step in told if step != told[-1][1]), default=0)
-    if over == 0 or _after(spoken, over - 1)[0].progress < 0:
+    if over == 0 or _after(spoken, over - 1).progress < 0:
         return 0
     others = (index for index in range(over, len(spoken.lines)) if not spoken.lines[index].startswith(_SLURM))
     return next(others, over)
 
 
-def _after(spoken: SpokenText, line: int) -> tuple[WentOn, list[int]]:
-    """Return where programs went on behind this line, and the lines that were asked."""
+def _after(spoken: SpokenText, line: int) -> WentOn:
+    """Return where programs went on behind this line."""
     after = [index for index in range(line + 1, len(spoken.lines)) if not spoken.by[index].agent]
-    return WentOn([spoken.lines[index][spoken.by[index].start :] for index in after]), after
+    return WentOn([spoken.lines[index][spoken.by[index].start :] for index in after])
 
 
 def _served(spoken: SpokenText) -> int:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import builtins
 import errno
 import re
-from collections.abc import Set
+from collections.abc import Sequence
 
+from ddp_run.evidence.pasted.raised import Raised
 from ddp_run.evidence.pasted.spoken_text import SpokenText
-from ddp_run.evidence.went_on import NATIVE
+from ddp_run.evidence.went_on import is_native
 from ddp_run.record.events import ExceptionInfo, Rank
 
 _RAISED = re.compile(
@@ -40,24 +41,28 @@ _AFTER = 2
 """A program that leaves may say this many lines more."""
 
 
-def of_who_left(spoken: SpokenText, shown: Set[int], shouting: Set[Rank]) -> tuple[ExceptionInfo, int, Rank] | None:
-    """Return what the one rank which left said, the index of the line, and the rank; None if there isn't one.
+def of_who_left(spoken: SpokenText, exceptions: Sequence[Raised]) -> Raised | None:
+    """Return what the one rank which left said, as an exception without a traceback; None if there isn't one.
 
-    `shown`: the lines of exceptions. `shouting`: the ranks that raised one. The exception has no traceback.
+    `exceptions`: those of the ranks that lost it.
     """
-    others = [index for index, line in enumerate(spoken.lines) if index in shown or NATIVE.search(line)]
-    loud = shouting | {rank for index in others for rank in spoken.by[index].ranks}
+    shown = {index for raised in exceptions for index in raised.lines}
+    others = [index for index, line in enumerate(spoken.lines) if index in shown or is_native(line)]
+    if not others:
+        return None
+    loud = {rank for raised in exceptions for rank in raised.ranks}
+    loud |= {rank for index in others for rank in spoken.by[index].ranks}
     last: dict[Rank, list[int]] = {}
     for index, each in enumerate(spoken.by):
         if len(each.ranks) == 1 and not each.agent and each.ranks[0] not in loud:
             last.setdefault(each.ranks[0], []).append(index)
     found = [
-        (said, index, rank)
+        Raised(said, index, (rank,), True, frozenset((index,)))
         for rank, own in last.items()
         for index in own[-1 - _AFTER :]
-        if any(other > index for other in others) and (said := _said(spoken.lines[index][spoken.by[index].start :]))
+        if index < others[-1] and (said := _said(spoken.lines[index][spoken.by[index].start :]))
     ]
-    return found[0] if len({rank for _, _, rank in found}) == 1 else None
+    return found[0] if len({each.ranks for each in found}) == 1 else None
 
 
 def _said(line: str) -> ExceptionInfo | None:

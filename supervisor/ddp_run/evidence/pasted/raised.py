@@ -93,7 +93,7 @@ class Exceptions:
                     continue
                 if ended is not None and _got_past(printed, ended, went_on):
                     raised = replace(raised, final=False)
-                elif raised.final and not is_consequence(raised.info):
+                elif raised.final and printed is not shown[0] and not is_consequence(raised.info):
                     ended = printed
                 found.setdefault(raised.index, raised)
         children = [each for each in found.values() if exception_chain.lost_its_parent(each.info)]

@@ -26,7 +26,7 @@ from ddp_run.evidence.pasted.raised import (
 )
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.traceback_text import HEADER, PLACE
-from ddp_run.evidence.went_on import NATIVE, form_of
+from ddp_run.evidence.went_on import form_of, is_native
 from ddp_run.evidence.windows import LEAVING, VERY_LAST
 from ddp_run.record.events import ExceptionInfo, LocalRank, Rank
 
@@ -61,10 +61,12 @@ def read(spoken: SpokenText, is_consequence: IsConsequence) -> Evidence:
         if others:
             launchers |= {index for raised in starters for index in raised.lines}
             exceptions = others
-    exceptions = [*exceptions, *_of_who_left(spoken, exceptions, is_consequence)]
+    if all(is_consequence(raised.info) for raised in exceptions):
+        left = own_words.of_who_left(spoken, exceptions)
+        exceptions = [*exceptions, left] if left is not None and not is_consequence(left.info) else exceptions
     spoken = spoken.given_to_launchers(launchers | childfailed.boxes(spoken.lines), len(summary))
     stop = childfailed.stop_signal("\n".join(spoken.lines[begin:]))
-    deaths = _deaths(spoken, summary, exceptions, is_consequence)
+    deaths = _deaths(spoken, begin, summary, exceptions, is_consequence)
     raised_by_agents = all(map(starts_a_launcher, (raised.info for raised in exceptions)))
     if not summary and raised_by_agents and any(AGENT_FRAME.search(spoken.lines[index]) for index in launchers):
         # torch's agent raised on its own: srun's messages about its tasks are about agents
@@ -80,18 +82,6 @@ def read(spoken: SpokenText, is_consequence: IsConsequence) -> Evidence:
         nodes=len({entry.host for entry in summary if entry.host}) or 1,
         logs_only=True,
     )
-
-
-def _of_who_left(spoken: SpokenText, exceptions: Sequence[Raised], is_consequence: IsConsequence) -> list[Raised]:
-    """Return what the rank that left said, if all others only lost it."""
-    if not all(is_consequence(raised.info) for raised in exceptions):
-        return []
-    lines = {index for raised in exceptions for index in raised.lines}
-    left = own_words.of_who_left(spoken, lines, {rank for raised in exceptions for rank in raised.ranks})
-    if left is None or is_consequence(left[0]):
-        return []
-    said, index, rank = left
-    return [Raised(said, index, (rank,), True, frozenset((index,)))]
 
 
 def _kernels(lines: Sequence[str], whole: str) -> list[int]:
@@ -121,13 +111,17 @@ def _launchers_code(spoken: SpokenText, raised: bool) -> int | None:
 
 
 def _deaths(
-    spoken: SpokenText, summary: Sequence[SummaryEntry], exceptions: Sequence[Raised], is_consequence: IsConsequence
+    spoken: SpokenText,
+    begin: int,
+    summary: Sequence[SummaryEntry],
+    exceptions: Sequence[Raised],
+    is_consequence: IsConsequence,
 ) -> list[Death]:
     """Return the failed ranks, the most likely first: torch's root, then by torch's times, then in printed order."""
     sent = childfailed.signals_sent(spoken.lines)
     entries = sorted((e for e in summary if e.code != 0), key=lambda e: (not e.root, e.time or "", e.rank))
     deaths = [_told(spoken, entry, sent) for entry in _each_once(entries)]
-    deaths += _told_elsewhere(spoken, {death.rank for death in deaths})
+    deaths += _told_elsewhere(spoken, begin, {death.rank for death in deaths})
     known = {death.rank for death in deaths}
     own: dict[Rank, Raised] = {}
     for raised in exceptions:
@@ -201,10 +195,9 @@ def _recorded(message: str) -> ExceptionInfo | None:
     return traceback_text.from_text(message) if HEADER in message else None
 
 
-def _told_elsewhere(spoken: SpokenText, known: set[Rank | None]) -> list[Death]:
-    """Return the ends reported by other launchers. One without a rank counts only if there is nothing else."""
-    over = got_over.until(spoken)
-    ended = [each for each in launcher_text.ends(spoken.lines) if each.index >= over]
+def _told_elsewhere(spoken: SpokenText, begin: int, known: set[Rank | None]) -> list[Death]:
+    """Return the ends reported by other launchers from `begin` on. One without a rank counts if there is no other."""
+    ended = [each for each in launcher_text.ends(spoken.lines) if each.index >= begin]
     named = [each for each in ended if each.rank is not None and each.rank not in known]
     deaths = []
     for each in dict.fromkeys(replace(one, index=0) for one in named):
@@ -269,7 +262,7 @@ def _shared_out(deaths: list[Death], nobodys: Sequence[Raised], is_consequence: 
 
 def _may_follow(death: Death) -> bool:
     """Whether it may be the rank that raised because of another's failure: not if it aborted without a message."""
-    return death.code != -signal.SIGABRT or any(NATIVE.search(line) for line in death.stderr.lines)
+    return death.code != -signal.SIGABRT or any(map(is_native, death.stderr.lines))
 
 
 def _kind(info: ExceptionInfo) -> tuple[str, str | None, int | None]:
@@ -287,7 +280,7 @@ def _nameless(
     if causes:
         return [Death(rank=None, code=_code_of(causes[-1].info), exception=causes[-1].info, stderr=text)]
     both = zip(spoken.lines, spoken.by, strict=True)
-    speaking = dict.fromkeys(rank for line, each in both if each.ranks and NATIVE.search(line) for rank in each.ranks)
+    speaking = dict.fromkeys(rank for line, each in both if each.ranks and is_native(line) for rank in each.ranks)
     if speaking:
         return [Death(rank=rank, code=None, stderr=spoken.said_by(rank)) for rank in speaking]
     said = [index for index, each in enumerate(spoken.by) if not each.agent and index not in ignored]
@@ -296,7 +289,7 @@ def _nameless(
     places = [line for line in text.ending(LEAVING).lines if PLACE.search(line)]
     of_threads = any(OF_A_THREAD in line for line in places)
     torn = bool(places) and not exceptions and not of_threads and any(_TORN.search(line) for line in tail)
-    if not torn and not any(NATIVE.search(line) for line in tail):
+    if not torn and not any(map(is_native, tail)):
         return []
     ranks = {spoken.by[index].ranks for index in said[-VERY_LAST:]}
     alone = ranks.pop() if len(ranks) == 1 else ()
