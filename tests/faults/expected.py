@@ -38,6 +38,8 @@ class Job:
     within: tuple[str, ...] = ()
     """Words before ddp-run."""
     repeat: int = 1
+    lost: bool = False
+    """The rank's GPU context is lost: it may be aborted for that before Python ends it."""
 
 
 def _script(name: str, fault: str, code: int, *cause: str, **more: object) -> Job:
@@ -183,5 +185,44 @@ STOPS = [
           until="AttemptEnded")
       for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)),
 ]  # fmt: skip
+
+
+def _gpu(fault: str, *cause: str, code: int = 1, **more: object) -> Job:
+    return Job(f"gpu-{fault}", ("gpu.py", fault), code, cause, **more)  # type: ignore[arg-type]
+
+
+OOM, ASSERTED, ILLEGAL = ("cuda-oom",), ("device-side-assert",), ("illegal-memory-access",)
+GPU = [
+    *(_gpu(fault, *OOM, marker=fault) for fault in
+      ("oom", "oom-activation", "oom-backward", "oom-reraised", "oom-jax", "oom-cupy")),
+    _gpu("oom-logged", *OOM, code=3, marker="oom-logged"),
+    _gpu("oom-pinned", "host-oom", *OOM, marker="oom-pinned"),
+    _gpu("oom-then-raise", *RAISED, marker="oom-then-raise"),
+    Job("gpu-oom-survived", ("gpu.py", "oom-survived"), 0, NOTHING, NOTHING, "-", NOTHING, None, "succeeded"),
+    *(_gpu(fault, *ASSERTED, lost=True) for fault in
+      ("assert-index", "assert-label", "assert-gather", "assert-bce", "assert-async", "assert-then-save",
+       "assert-then-own")),
+    _gpu("assert-multinomial", "nan-divergence", *ASSERTED, lost=True),
+    _gpu("blocking-index", *ASSERTED, lost=True, marker="blocking-index"),
+    *(_gpu(fault, *ILLEGAL, lost=True) for fault in
+      ("illegal", "misaligned", "trap", "illegal-in-ddp", "illegal-cupy", "illegal-numba", "triton_wild")),
+    _gpu("triton_large", "triton-resources"),
+    _gpu("triton_wrong", "compile-failure", *RAISED),
+    _gpu("nvrtc", "compile-failure", marker="nvrtc"),
+    _gpu("compile-break", "compile-failure", *RAISED, marker="compile-break"),
+    _gpu("compile-no-cc", "compile-failure", marker="compile-no-cc"),
+    _gpu("capture", "cuda-library-error", *RAISED, marker="capture"),
+    *(_gpu(fault, *RAISED, marker=fault) for fault in
+      ("two-devices", "two-dtypes", "flash", "deterministic", "cholesky", "fork", "raise")),
+    *(_gpu(fault, "cuda-library-error", *RAISED, marker=fault) for fault in ("conv-integers", "half-fft")),
+    *(_gpu(fault, "nan-divergence", marker=fault) for fault in ("anomaly", "loss-check")),
+    *(_gpu(fault, "process-group-misuse", *RAISED, marker=fault) for fault in ("cpu-tensor", "strided")),
+    _gpu("wrong-state", "checkpoint-mismatch", marker="wrong-state"),
+    _gpu("kill", "unknown", code=137),
+    _gpu("exit-7", *RAISED, code=7, marker="exit-7"),
+    *(_gpu(fault, "invalid-device", marker=fault, phase=(BEFORE,)) for fault in ("ordinal", "load-elsewhere")),
+    _gpu("hidden", "cuda-unavailable", marker="hidden", phase=(BEFORE,)),
+]  # fmt: skip
+"""These need a GPU; one is enough. After an error that no handler cures, NCCL's watchdog may abort the rank first."""
 
 JOBS = (*ARGPARSE, *LOGGING, *TRAINER, *LOADER, *ENGINE, *THREADS, *HEALTHY, *TOGETHER, *STOPS)

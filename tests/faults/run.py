@@ -2,7 +2,8 @@
 
     python -m tests.faults.run [-j JOBS] [--keep FOLDER] [NAME...]
 
-Names may be parts of names. Exits with 1 where anything that was said is wrong.
+Names may be parts of names. Jobs that need a GPU run if they are asked for by name: `gpu-`. Exits with 1 where anything
+that was said is wrong.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_run.judge.replay import replay
-from tests.faults.expected import FIRST, JOBS, Job
+from tests.faults.expected import FIRST, GPU, JOBS, Job
 
 PROGRAMS = Path(__file__).parent / "jobs"
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
@@ -49,7 +50,8 @@ def main() -> int:
     asked = parser.parse_args()
     for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_DFL)  # in a script's background, or under nohup, they come ignored
-    chosen = [job for job in JOBS if not asked.names or any(name in job.name for name in asked.names)]
+    named = [job for job in (*JOBS, *GPU) if any(name in job.name for name in asked.names)]
+    chosen = named if asked.names else JOBS
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="faults-"))
     rounds = [(job, folder / f"{job.name}-{number}") for job in chosen for number in range(job.repeat)]
     with ThreadPoolExecutor(asked.jobs) as pool:
@@ -75,7 +77,7 @@ def wrong(job: Job, folder: Path) -> list[str]:
         command = [DDP_RUN, "--nproc-per-node", str(job.ranks), *job.options, str(program), *words[1:]]
         code = run(job, [str(word) for word in command], folder)
     job = with_who_was_first(job, folder)
-    codes = (job.code, *((128 + signal.SIGABRT,) if job.outcome == "failed" and aborted(folder) else ()))
+    codes = (job.code, *((128 + signal.SIGABRT,) if may_abort(job, folder) else ()))
     latest = folder / "ddp-run-logs" / "latest"
     if job.outcome == "refused":
         return different("code", code, (job.code,))
@@ -86,9 +88,9 @@ def wrong(job: Job, folder: Path) -> list[str]:
     return [*different("code", code, codes), *compared(job, verdict, program)]
 
 
-def aborted(folder: Path) -> bool:
-    """Whether torch has aborted a rank on its way out."""
-    return ABORTED in (folder / "err").read_text(errors="replace")
+def may_abort(job: Job, folder: Path) -> bool:
+    """Whether a rank may end by SIGABRT: its GPU context is lost, or torch has aborted it on its way out."""
+    return job.lost or (job.outcome == "failed" and ABORTED in (folder / "err").read_text(errors="replace"))
 
 
 def compared(job: Job, verdict: dict[str, Any], program: Path) -> Iterator[str]:
@@ -138,10 +140,16 @@ def line_of(program: Path, marker: str) -> int:
 
 def run(job: Job, command: list[str], folder: Path) -> int:
     """The exit code of ddp-run, which gets the job's signal when it is time for that."""
+    hidden = {} if job.words[0] == "gpu.py" else {"CUDA_VISIBLE_DEVICES": ""}
     kept = {name: value for name, value in os.environ.items() if not re.match(r"DDP_|PET_|TORCH|MASTER_|NCCL_", name)}
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         process = subprocess.Popen(
-            command, cwd=folder, env=kept | {"OMP_NUM_THREADS": "1"}, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+            command,
+            cwd=folder,
+            env=kept | hidden | {"OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
         )
         if job.stop is not None:
             wait_for(job.until, folder, process)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from tests.gpu.conftest import keep
 from tests.system.conftest import Launcher, Outcome
 
 HANG_S = 18
+BAD_KERNEL = Path(__file__).parents[1] / "faults" / "jobs" / "bad_kernel.py"
 START = """
 import os, sys
 import torch
@@ -92,35 +95,7 @@ if dist.get_rank() == 1:
 dist.barrier()
 """
 ASSERT = "torch.nn.functional.embedding(torch.tensor([99], device='cuda'), torch.ones(10, 4, device='cuda'))"
-# A kernel that writes to address 16, as the driver compiles it: needs neither nvcc nor NVRTC.
 ILLEGAL = "import bad_kernel; bad_kernel.launch()"
-BAD_KERNEL = r'''
-import ctypes
-
-PTX = b"""
-.version 7.0
-.target sm_75
-.address_size 64
-.visible .entry bad()
-{
-    .reg .b64 %address;
-    .reg .b32 %value;
-    mov.u64 %address, 16;
-    mov.u32 %value, 1;
-    st.global.u32 [%address], %value;
-    ret;
-}
-\0"""
-
-
-def launch():
-    driver = ctypes.CDLL("libcuda.so.1")
-    module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
-    made = [driver.cuModuleLoadData(ctypes.byref(module), ctypes.c_char_p(PTX))]
-    made.append(driver.cuModuleGetFunction(ctypes.byref(kernel), module, b"bad"))
-    made.append(driver.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None))
-    assert made == [0, 0, 0], made
-'''
 
 
 def run(
@@ -128,7 +103,7 @@ def run(
 ) -> Outcome:
     folder = ddp.cwd / "programs"
     folder.mkdir(exist_ok=True)
-    (folder / "bad_kernel.py").write_text(BAD_KERNEL)
+    shutil.copy(BAD_KERNEL, folder)
     script = folder / f"{name}.py"
     script.write_text(START + program)
     # Its own port for RAS: another job on this machine may have the usual one.
