@@ -48,14 +48,35 @@ def chain(exception: ExceptionInfo) -> tuple[ExceptionInfo, ...]:
     These are the exceptions that it was raised from or while handling, a DataLoader worker's exception, and the members
     of a group.
     """
-    shown = {(exception.type, exception.message.partition("\n")[0])}
+    shown = {_words(exception)}
     links = [exception]
     for info in reversed(_all_in(exception.traceback)):
-        key = (info.type, info.message.partition("\n")[0])
-        if key not in shown:
-            shown.add(key)
+        if _words(info) not in shown:
+            shown.add(_words(info))
             links.append(info)
     return tuple(links)
+
+
+def _words(exception: ExceptionInfo) -> tuple[str, str]:
+    return exception.type, exception.message.partition("\n")[0]
+
+
+def origin_of(link: ExceptionInfo, exception: ExceptionInfo) -> ExceptionInfo:
+    """Return an exception of a chain, or if others in it have its class and words, the first: a GPU repeats its error.
+
+    If its own frames, which begin in the function that caught it, show none of the program's code, its position is
+    taken from those who called that function, as the one that ended the chain shows them.
+    """
+    same = [each for each in _all_in(exception.traceback) if _words(each) == _words(link)]
+    first = same[0] if len(same) > 1 else link
+    if first.file is None or not is_library(first.file) or first is exception:
+        return first
+    caught, above = _frames(first.traceback)[:1], _frames(exception.traceback)
+    callers = [index for index, frame in enumerate(above) if not is_library(frame[0]) and caught[0] in above[index:]]
+    if not callers:
+        return first
+    own = _shown_frames(exception.traceback)[callers[-1]]
+    return replace(first, file=own["file"], line=int(own["line"]), function=own["function"])
 
 
 @lru_cache(maxsize=16)
@@ -124,6 +145,11 @@ def handled(exception: ExceptionInfo) -> ExceptionInfo | None:
     return None if origin is exception or origin.type.rpartition(".")[2] in _EXPECTED else origin
 
 
+def in_exit(exception: ExceptionInfo) -> bool:
+    """Whether a `with` block raised it as it was left."""
+    return any(function in ("__exit__", "__aexit__") for _file, function in _frames(exception.traceback))
+
+
 def raised_from(exception: ExceptionInfo) -> bool:
     """Whether those that led to it are its direct causes (`raise … from`), not exceptions being handled."""
     links = CHAIN.findall(exception.traceback)
@@ -158,9 +184,13 @@ def dealt_with(link: ExceptionInfo, exception: ExceptionInfo) -> bool:
 
 def _frames(text: str) -> list[tuple[str, str | None]]:
     """Return file and function of each frame of a traceback's last exception."""
+    return [(frame["file"], frame["function"]) for frame in _shown_frames(text)]
+
+
+def _shown_frames(text: str) -> list[re.Match[str]]:
     lines = text.splitlines()
     begin = max((index for index, line in enumerate(lines) if line.startswith(HEADER)), default=0)
-    return [(frame["file"], frame["function"]) for line in lines[begin:] if (frame := FRAME.match(line))]
+    return [frame for line in lines[begin:] if (frame := FRAME.match(line))]
 
 
 def before_exit(text: str) -> ExceptionInfo | None:
@@ -204,14 +234,20 @@ def lost_its_parent(exception: ExceptionInfo) -> bool:
     return any(file.endswith("multiprocessing/spawn.py") and function == "_main" for file, function in innermost)
 
 
-def at_its_origin(exception: ExceptionInfo) -> ExceptionInfo:
-    """Add the position where it was raised if it came from a DataLoader worker: the main process only raised it again.
+def of_worker(exception: ExceptionInfo) -> ExceptionInfo | None:
+    """Return a DataLoader worker's own exception, which the main process only raised again; None if it isn't one.
 
     Source: torch/_utils.py, ExceptionWrapper: `Caught KeyError in DataLoader worker process 0.`, and below that
     `Original Traceback (most recent call last):` with the worker's own.
     """
-    _, header, original = exception.message.partition(f"\nOriginal {HEADER}:\n")
-    raised = from_text(f"{HEADER}:\n{original}") if header else None
+    text = exception.traceback or exception.message
+    _, header, original = text.rpartition(f"\nOriginal {HEADER}:\n")
+    return from_text(f"{HEADER}:\n{original}") if header and exception.message.startswith("Caught ") else None
+
+
+def at_its_origin(exception: ExceptionInfo) -> ExceptionInfo:
+    """Add the position where it was raised if it came from a DataLoader worker."""
+    raised = of_worker(exception)
     if raised is None or raised.file is None or is_library(raised.file):
         return exception
     return replace(exception, file=raised.file, line=raised.line, function=raised.function)

@@ -50,7 +50,7 @@ _OTHER_SPEAKER = re.compile(
 )
 _NPUS = re.compile(r"\[ERROR\] \S{1,40} \(PID:\d{1,9}, Device:-?\d{1,9}, RankID:-?\d{1,9}\) ERR\d{5} ")
 """A line of the messages of torch_npu's exceptions (torch_npu/csrc/core/npu/NPUException.cpp)."""
-_LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:32|64)?/python\d[\d.]*/|^<|/ddp_run/(?:rank|training)/")
+_LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib\d*/python\d[\d.]*/|^<|/ddp_run/(?:rank|training)/|\.p[yx][xdi]$")
 OF_RAYS_WORKER = re.compile(r"\bray::\S{1,200} \(pid=\d{1,9}, ip=[^\n]{1,600}\)\s{0,9}$")
 """Ray's prefix for the frames of an exception that a worker sent to the driver."""
 WORKERS_LINES = 400
@@ -88,7 +88,7 @@ def says_ignored(line: str) -> bool:
 
 
 def is_library(file: str) -> bool:
-    """Whether a frame's file belongs to Python, to an installed package or to no file at all."""
+    """Whether a frame's file belongs to Python, to an installed package or to no file at all (Cython.s sources)."""
     return _LIBRARY.search(file) is not None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from ddp_run.evidence import exception_chain
+from ddp_run.evidence.exception_chain import handled, in_exit
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.catalogue import NAMELESS, Cause
 from ddp_run.judge.order import strongest
@@ -41,19 +41,25 @@ class Rules:
     def judge(self, death: Death) -> Judged:
         """Return the best finding about a death, and why it is collateral, if it is."""
         best = self._best(death)
-        handled = _before_its_handler(death)
-        own = self._best(handled) if best is not None and handled is not None else None
-        if best and handled and own and not (own.rule is best.rule or own.rule.consequence or own.rule.end == "after"):
-            # a clean-up that fails, too, or finds its peers gone
-            lost = best.rule.consequence and not self._peer_ended(death)
-            blamed = lost or best.rule.end == "after" or own.rule.end == "sticky"
-            death, best = (handled, own) if blamed else (death, best)
-            if best.confidence == "certain" and (blamed or not own.rule.general):
+        before = _before_its_handler(death)
+        own = self._best(before) if best is not None and before is not None else None
+        if best and before and own and not (own.rule.consequence or own.rule.end == "after"):
+            same, blamed = own.rule is best.rule, self._only_followed(death, best, own)
+            death, best = (before, own) if blamed else (death, best)
+            if best.confidence == "certain" and (blamed or not (same or own.rule.general)):
                 # programs also raise on purpose what they handle
                 best = replace(best, confidence="likely")
         if best is None:
             best = Finding(NAMELESS, f"{death.who} exited", confidence="unknown")
-        return Judged(death, best, self._why_collateral(death, best))
+        return Judged(_as_found(death, best), best, self._why_collateral(death, best))
+
+    def _only_followed(self, death: Death, best: Finding, own: Finding) -> bool:
+        """Whether the exception that ended a rank came of the one that it was handling, which is `own`: a clean-up that
+        fails, too, or finds its peers gone."""
+        if own.rule is best.rule:
+            return own.rule.general and death.exception is not None and in_exit(death.exception)
+        lost = best.rule.consequence and not self._peer_ended(death)
+        return lost or best.rule.end == "after" or own.rule.end == "sticky"
 
     def _peer_ended(self, death: Death) -> bool:
         """Whether another rank had ended before: then this one's program lost it, whatever it was handling."""
@@ -115,8 +121,16 @@ class Rules:
 
 
 def _before_its_handler(death: Death) -> Death | None:
-    handled = exception_chain.handled(death.exception) if death.exception is not None else None
-    return None if handled is None else replace(death, exception=handled)
+    before = handled(death.exception) if death.exception is not None else None
+    return None if before is None else replace(death, exception=before)
+
+
+def _as_found(death: Death, finding: Finding) -> Death:
+    """Return the death with the exception of its chain that shows the cause: a handler may have raised the last one."""
+    raised, shown = death.exception, finding.exception
+    if raised is None or shown is None:
+        return death
+    return death if shown is raised else replace(death, exception=replace(shown, traceback=raised.traceback))
 
 
 def _is_stop(death: Death) -> bool:

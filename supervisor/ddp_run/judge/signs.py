@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from re import Match, Pattern
 
-from ddp_run.evidence.exception_chain import chain, dealt_with, is_own, raised_by_handler, statement
+from ddp_run.evidence.exception_chain import chain, dealt_with, is_own, origin_of, raised_by_handler, statement
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.went_on import WentOn
@@ -196,6 +196,7 @@ class Hit:
             tuple(advised),
             confidence or ("likely" if sign.likely else self.confidence),
             retry or sign.retry,
+            exception=self.exception,
         )
 
 
@@ -224,19 +225,18 @@ def ended_by(death: Death, signs: Sequence[Sign]) -> Hit | None:
 
 def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
     """Find the sign in the exception that ended the rank, else in those that led to it (`raise … from`, a worker's)."""
-    if death.exception is None:
-        return None
-    for link in chain(death.exception):
-        if dealt_with(link, death.exception):
+    raised = death.exception
+    for link in chain(raised) if raised is not None else ():
+        if raised is None or dealt_with(link, raised):
             continue
         name = link.type.rpartition(".")[2]
         said = f"{link.type}: {link.message}" if link.message else link.type
         for sign in signs:  # a KeyError's message is a key
             match = sign.search(said) if name in sign.types or not (sign.types or name == "KeyError") else None
             if match is not None:
-                survived = link.type != death.exception.type and raised_by_handler(death.exception)
+                survived = link.type != raised.type and raised_by_handler(raised)
                 sure: Confidence = "likely" if survived or is_own(link) else "certain"
-                return Hit(sign, match, _quote(death.stderr, link, match), link, sure)
+                return Hit(sign, match, _quote(death.stderr, link, match), origin_of(link, raised), sure)
     return None
 
 

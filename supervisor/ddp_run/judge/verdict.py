@@ -103,6 +103,8 @@ class Finding:
     """Overrides the rule's own policy for this case."""
     culprit: Rank | None = None
     """The rank that the text names as the cause, if not the rank itself: for example, the one that it waits for."""
+    exception: ExceptionInfo | None = None
+    """The exception that shows it: the one that ended the rank, or one that led to it."""
 
 
 @frozen

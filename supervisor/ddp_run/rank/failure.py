@@ -130,8 +130,9 @@ def _frames(trace: "TracebackType | None") -> "Iterator[tuple[str, int, str]]":
 
 
 def is_users(file: str) -> bool:
-    """Whether the file is the user's: not Python's own, an installed package's, ddp-run's, or made up."""
-    ours_or_none = file.startswith("<") or "/ddp_run/training/" in file
+    """Whether the file is the user's: not Python's own, an installed package's, ddp-run's, made up, or Cython's source,
+    whose path leads nowhere."""
+    ours_or_none = file.startswith("<") or "/ddp_run/training/" in file or file.endswith((".pyx", ".pxd", ".pxi"))
     return not (ours_or_none or _in_standard_library(file) or any(part in file for part in _PACKAGES))
 
 

@@ -28,7 +28,7 @@ from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.gpu_text import ended_by_gpu
 from ddp_run.judge.signs import Hit, Sign, ended_by, like, meaning, said_last
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
-from ddp_run.record.events import Rank
+from ddp_run.record.events import ExceptionInfo, Rank
 
 RULE = Rule(
     *named(__name__, __doc__),
@@ -51,6 +51,10 @@ _SAID = (
     *meaning(
         Sign("Failed to find C compiler"),
         Sign("No working C++ compiler found"),
+        like(
+            r"No such file or directory: '(?:[^'\n]{0,400}/)?(?:[\w\-]+-)?(?:g?cc|[gc]\+\+|clang(?:\+\+)?)'",
+            ("InductorError", "BackendCompilerFailed"),
+        ),
         cause="{who} has no C compiler, which torch and Triton need at run time",
         advice=("sudo apt-get install -y build-essential   # or export CC=/path/to/gcc",),
     ),
@@ -142,9 +146,10 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     error = _compilers_error(death) if hit.sign.advice is None else None
     cause = hit.says(death) or f"{death.who} could not compile: {_said(hit)}"
-    cause += f": {error.text.strip()[:160]}" if error is not None else ""
+    repeated = error is not None and hit.exception is not None and _first_line(hit.exception) in error.text
+    cause += f": {error.text.strip()[:160]}" if error is not None and not repeated else ""
     also = (error,) if error is not None else ()
-    finding = hit.finding(RULE, death, cause + death.where, _advice(hit, error), also=also)
+    finding = hit.finding(RULE, death, cause + hit.where(death), _advice(hit, error), also=also)
     return replace(finding, culprit=_builder(attempt)) if hit["unbuilt"] else finding
 
 
@@ -156,10 +161,16 @@ def _builder(attempt: Evidence) -> Rank | None:
 def _said(hit: Hit) -> str:
     if hit.exception is None:
         return hit.text[:120]
-    said = [line.strip() for line in hit.exception.message.splitlines() if line.strip()]
-    first = next((line for line in said if not line.endswith("raised:")), "")
+    first = _first_line(hit.exception)
+    if first.endswith(":"):  # Triton's gives a position, then the source, and ends with the reason
+        first = f"{first} {hit.exception.message.splitlines()[-1].strip()}"
     name = hit.exception.type.rpartition(".")[2]
     return f"{name}{': ' if first else ''}{first[:120]}"
+
+
+def _first_line(exception: ExceptionInfo) -> str:
+    said = (line.strip() for line in exception.message.splitlines())
+    return next((line for line in said if line and not line.endswith("raised:")), "")
 
 
 def _compilers_error(death: Death) -> Quote | None:

@@ -46,16 +46,18 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the same step will need the same memory again"),
 )
 _SIZE = r"\d{1,20}(?:\.\d{1,20})? (?:bytes|[KMGT]iB)"
+_ANY_SIZE = r"\d[\d,.]{0,40} ?(?:bytes|[KMGT]iB)"
+"""Of other libraries: `4,398,046,511,104 bytes`, `4.00TiB`."""
 _ASKED = rf"(?:(?:CUDA|HIP|XPU|NPU) o|\bO)ut of memory\. Tried to allocate (?P<asked>{_SIZE})?"
 _IN_NCCL = meaning(
     like(r"(?:Cuda|HIP|Hip) failure (?:\d+ )?'out of memory'"),
     Sign("Failed to CUDA calloc"),
     cause=" for NCCL's buffers",
 )
+_XLA = rf"RESOURCE_EXHAUSTED: Out of memory (?:while trying to )?alloc\w{{2,5}} (?P<asked>{_ANY_SIZE})?"
 _XLAS = (
-    like(  # also for CPU memory
-        r"RESOURCE_EXHAUSTED: Out of memory (?:while trying to )?alloc\w{2,5} (?P<asked>\d{1,20} bytes)?", likely=True
-    ),
+    like(rf"{_XLA} with allocator GPU_\d"),
+    like(_XLA, likely=True),  # also for CPU memory
     like(r"Ran out of memory in memory space (?:hbm|vmem|smem)"),
     Sign("That was not possible.", r"Attempting to (?:reserve|allocate) [\d.]{1,20}\w? ?[\s\S]{0,40}not possible\."),
     like(r"OOM when allocating tensor[^\n]{0,400}/device:GPU:"),
@@ -112,7 +114,11 @@ SIGNS = (
     like(r"EL0004\)?: [^\n]{0,80}?Failed to allocate memory"),  # Ascend
     like(r"Failed to allocate memory for requested buffer of size \d{1,20}", likely=True),  # ONNX Runtime
     *_IN_NCCL,
-    like(r"^(?:(?:torch|cupy|numba|rmm|triton|jax)[\w.]{0,60}\.)?OutOfMemoryError", ("OutOfMemoryError",)),
+    like(
+        r"^(?:(?:torch|cupy|numba|rmm|triton|jax)[\w.]{0,60}\.)?OutOfMemoryError"
+        rf"(?:: Out of memory allocating (?P<asked>{_ANY_SIZE}))?",
+        ("OutOfMemoryError",),
+    ),
 )
 _GPU = re.compile(r"GPU (?P<gpu>\d{1,9})(?: has|;)")
 _TOTAL = re.compile(rf"total capac?i?ty of (?P<new>{_SIZE})|; (?P<old>{_SIZE}) total capacity")
@@ -133,13 +139,13 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = ended_by_gpu(death, SIGNS) or behind_nccl(death, _IN_NCCL)
     if hit is None:
         return None
-    if _is_pinned(death):
+    if _is_pinned(hit):
         return _pinned(hit, death)
     scene = _Scene.of(_Memory(hit.message), death, attempt)
     cause = f"{death.who} ran out of GPU memory"
     cause += f" allocating {hit['asked']}" if hit["asked"] else ""
     cause += f" on GPU {scene.memory.gpu}" if scene.memory.gpu else ""
-    cause += hit.says(death) or _phase(death)
+    cause += hit.says(death) or _phase(hit.traceback)
     cause += f": {scene.counted}" if scene.counted else ""
     return hit.finding(RULE, death, cause, _advice(scene, hit, death), retry=scene.retry, also=scene.quotes)
 
@@ -293,10 +299,8 @@ def _shown(size: float) -> str:
     return f"{size / _UNITS[unit]:.4g} {unit}"
 
 
-def _phase(death: Death) -> str:
+def _phase(frames: str) -> str:
     """Return the operation that the frames show, checking the innermost first."""
-    raised = death.exception
-    frames = raised.traceback if raised is not None else ""
     for words, phase in (
         ("torch/serialization.py", "loading a checkpoint"),
         ("torch/autograd/__init__.py", "during backward"),
@@ -307,10 +311,9 @@ def _phase(death: Death) -> str:
     return ""
 
 
-def _is_pinned(death: Death) -> bool:
+def _is_pinned(hit: Hit) -> bool:
     """Whether the driver failed to pin host memory: the runtime also says `out of memory` for that."""
-    raised = death.exception
-    return raised is not None and "Tried to allocate" not in raised.message and "pin_memory" in raised.traceback
+    return "Tried to allocate" not in hit.message and "pin_memory" in hit.traceback
 
 
 def _pinned(hit: Hit, death: Death) -> Finding:

@@ -197,7 +197,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     said = hit.match.string
     name = {"HIP": "AMD GPU", "XPU": "Intel GPU"}.get(vendor(hit.match[0]), "GPU")
-    cause = f"{death.who} has no usable {name}: {hit.says(death)}{death.where}"
+    cause = f"{death.who} has no usable {name}: {hit.says(death)}{hit.where(death)}"
     sure: Confidence | None = "likely" if "No operator found" in said else None
     return hit.finding(RULE, death, cause, _advice(vendor(said)), confidence=sure)
 

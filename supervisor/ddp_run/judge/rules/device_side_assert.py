@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import re
 import signal
+from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import ended_by_gpu, errors_named
@@ -46,7 +47,7 @@ SYMPTOMS = (
 _PLACE = r"(?<![\w./\-+])(?P<file>[\w./\-+]+):(?P<line>\d+): [^\n]{0,600}?"
 _KERNELS = (
     rf"{_PLACE}(?:block|global id): \[[\d, ]{{1,60}}\], ?(?:thread|local id): \[[\d, ]{{1,60}}\]:? "
-    r"Assertion [`'](?P<check>[^\n]{1,300}?)[`'] failed"
+    r"Assertion [`'](?P<check>[^\n]{0,300}?)[`'] failed"
 )
 _SAID = (
     Sign("device-side assert triggered"),
@@ -81,13 +82,16 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if told is None:
         return None
     check = (kernel["check"] or "").strip() if kernel is not None else None
-    why = f"device-side assert, surfaced{death.where or ' later'}"
+    shown = hit.exception if hit is not None else None
+    why = f"device-side assert, surfaced {f'at {shown.place}' if shown is not None and shown.place else 'later'}"
     if kernel is not None and check is not None:
-        why = f"{_meaning(check)} (`{check[:80]}`, {(kernel['file'] or '').rpartition('/')[2]}:{kernel['line']})"
+        place = f"{(kernel['file'] or '').rpartition('/')[2]}:{kernel['line']}"
+        why = f"{_meaning(check)} ({f'`{check[:80]}`, {place}' if check else place})"
     cause = f"{death.who}'s GPU kernel rejected its input: {why}"
     alone: Confidence = "likely" if death.exception is None else "certain"
     sure = hit.confidence if hit is not None else alone
-    return told.finding(RULE, death, cause, _advice(check), confidence=sure, also=quotes(hit))
+    finding = told.finding(RULE, death, cause, _advice(check), confidence=sure, also=quotes(hit))
+    return replace(finding, exception=shown)
 
 
 def _may_follow(death: Death) -> bool:

@@ -24,7 +24,7 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, vendor
-from ddp_run.judge.signs import Sign, anywhere, first_of, like, meaning, quotes
+from ddp_run.judge.signs import Hit, Sign, every, first_of, like, meaning, quotes
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -55,7 +55,7 @@ SIGNS = meaning(
     like(r"Segmentation fault from GPU at (?P<address>0x[0-9a-f]+)", cause="page fault at address {address}"),  # Intel
     cause="{match}",
 )
-_PAGE_FAULT = (like(r"NVRM: Xid \([^)]{0,60}\): (?:13|31), [^\n]*"),)
+_PAGE_FAULT = (like(r"NVRM: Xid \([^)]{0,60}\): (?:13|31), (?:pid='?(?P<pid>\d{1,9}))?[^\n]*"),)
 _ADVICE = {
     "HIP": (
         "export AMD_SERIALIZE_KERNEL=3 HIP_LAUNCH_BLOCKING=1   # then the traceback shows the launch itself",
@@ -72,12 +72,20 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     what = re.sub(r"^(?:CUDA|HIP) (?:driver )?error: ", "", hit.says(death)).strip("'")
     cause = f"{death.who}'s GPU kernel failed: {what}"
-    if hit.exception is not None and (where := death.where):
-        cause += f", surfaced{where.replace(' (', ' at ').rstrip(')')} (the kernel may have been launched earlier)"
+    if hit.exception is not None and hit.exception.place:
+        cause += f", surfaced at {hit.exception.place} (the kernel may have been launched earlier)"
     nvidias = (
         "export CUDA_LAUNCH_BLOCKING=1   # then the traceback shows the launch itself",
         f"compute-sanitizer --target-processes all python {attempt.script or 'train.py'}"
         "   # on one GPU: names the kernel and the address",
     )
     advice = _ADVICE.get(vendor(hit.match.string), nvidias)
-    return hit.finding(RULE, death, cause, advice, also=quotes(anywhere(attempt.kernel, _PAGE_FAULT)))
+    return hit.finding(RULE, death, cause, advice, also=quotes(_page_fault(death, attempt)))
+
+
+def _page_fault(death: Death, attempt: Evidence) -> Hit | None:
+    """Return the driver's last report about this process. Others, of this job or not, may fault at the same time."""
+    told = every(attempt.kernel, *_PAGE_FAULT)
+    if attempt.kernel_pids:
+        told = [hit for hit in told if hit["pid"] in (None, str(death.pid))]
+    return told[-1] if told else None

@@ -121,7 +121,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     sure = "likely" if warned is None and hit["runtime"] == "CUDA" else None
     whose = "this torch" if warned is not None else "torch or an extension"
     why = hit.says(death) or f"{whose} was built without it"
-    cause = f"{death.who} has no kernel for its GPU{which}: {why}{death.where}"
+    cause = f"{death.who} has no kernel for its GPU{which}: {why}{hit.where(death)}"
     return hit.finding(RULE, death, cause, _advice(hit, arch, warned is not None), confidence=sure, also=quotes(warned))
 
 

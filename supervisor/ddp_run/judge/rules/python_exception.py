@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence.exception_chain import chain, statement, tells_of_a_program
+from ddp_run.evidence.exception_chain import chain, of_worker, statement, tells_of_a_program
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.pasted.raised import AGENT_FRAME
 from ddp_run.evidence.traceback_text import is_library, line_of
@@ -47,9 +47,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     raised = death.exception
     if raised is None:
         return _cut_off(death)
-    where = f" in {raised.file.rpartition('/')[2]}:{raised.line}" if raised.file else ""
-    message = raised.message.partition("\n")[0]
-    said = f": {message[:_SHOWN]}" if message else ""
+    where = f" in {raised.place}" if raised.place else ""
+    said = _said(raised)
     quote = line_of(death.stderr, raised)
     alone = len(attempt.deaths) + len(attempt.clean_exits) > 1 and not any(
         other.exception and other.exception.type == raised.type for other in attempt.deaths if other.rank != death.rank
@@ -66,6 +65,15 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         advice if alone else (),
         confidence="certain" if _is_the_reason(raised, attempt) else "likely",
     )
+
+
+def _said(raised: ExceptionInfo) -> str:
+    """Return the first line of its message, of a worker's own and where it was caught if it came from one."""
+    message, worker = raised.message.partition("\n")[0], of_worker(raised)
+    if worker is not None:
+        caught = message.partition(" in ")[2].removesuffix(".")
+        return f": {worker.message.partition(chr(10))[0][:_SHOWN]} (in {caught})"
+    return f": {message[:_SHOWN]}" if message else ""
 
 
 def _is_the_reason(raised: ExceptionInfo, attempt: Evidence) -> bool:

@@ -52,6 +52,8 @@ _WHOSE = (
 )
 
 _OLDER_NUMPY = ("python -m pip install 'numpy<2'   # or newer releases of the packages that were built for NumPy 1",)
+_GONE = "{who} found no numpy.{numpy}{where}: newer NumPy versions removed it"
+_OR_NEWER = "# or a newer release of the package that uses the old name"
 _PARTS_MISSING = meaning(
     like(r"Could not run '(?!aten::|prims::)\w{1,60}::[\w.]{1,100}' with arguments from the 'CUDA' backend", _RAISED),
     like(r"No such operator (?!aten::|prim)\w{1,60}::\w{1,100}", _RAISED),
@@ -217,13 +219,23 @@ _SAID: tuple[Sign, ...] = (
     *map(Sign, ("is newer than and incompatible with jax version", "but this version of jax requires version")),
     Sign("fatal   : Unsupported .version ", r"ptxas fatal +: Unsupported \.version [\d.]+; current version is"),
     *meaning(
+        like(r"'numpy' has no attribute '(?P<numpy>(?:bool|complex|float|int|long|object|str|string|unicode)[_08]?)'"),
+        cause=_GONE,
+        advice=(f"python -m pip install 'numpy<1.24'   {_OR_NEWER}",),
+    ),
+    *meaning(
         like(
-            r"'numpy' has no attribute '(?P<numpy>(?:bool|complex|float|int|long|object|str|string|unicode)[_08]?"
-            r"|Inf|NaN|NAN|infty|in1d|msort|product|cumproduct|row_stack|trapz|asscalar|find_common_type|obj2sctype)'"
+            r"'numpy' has no attribute '(?P<numpy>Inf|NaN|NAN|infty|in1d|msort|product|cumproduct|row_stack|trapz"
+            r"|find_common_type|obj2sctype)'"
         ),
         like(r"`np\.(?P<numpy>\w+)` was removed in the NumPy"),
-        cause="{who} used numpy.{numpy}{where}, which newer NumPy versions removed",
-        advice=("python -m pip install 'numpy<1.24'   # or a newer release of the package that uses the old name",),
+        cause=_GONE,
+        advice=(f"python -m pip install 'numpy<2'   {_OR_NEWER}",),
+    ),
+    *meaning(
+        like(r"'numpy' has no attribute '(?P<numpy>asscalar)'"),
+        cause=_GONE,
+        advice=("array.item()   # in place of numpy.asscalar(array)",),
     ),
     Sign(
         "Loading a dataset cached in a ",

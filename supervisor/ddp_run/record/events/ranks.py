@@ -49,7 +49,12 @@ class ExceptionInfo:
     @property
     def where(self) -> str:
         """` (train.py:88)`, to follow what happened; empty if unknown."""
-        return f" ({self.file.rpartition('/')[2]}:{self.line})" if self.file else ""
+        return f" ({self.place})" if self.file else ""
+
+    @property
+    def place(self) -> str:
+        """`train.py:88`; empty if unknown."""
+        return f"{self.file.rpartition('/')[2]}:{self.line}" if self.file else ""
 
 
 @frozen
