@@ -345,18 +345,21 @@ def test_the_reported_traceback_is_the_printed_one(ranks: Ranks) -> None:
     assert rank.failed["exception"]["function"] == "<module>"
 
 
-def test_a_signal_handler_that_raises_meanwhile_takes_nothing_from_the_report(ranks: Ranks) -> None:
-    program = """
-    import os, signal
+@pytest.mark.parametrize("where", ["strip", "record", "describe", "_printed", "get_source", "_send"])
+def test_a_signal_handler_that_raises_meanwhile_takes_nothing_from_the_report(ranks: Ranks, where: str) -> None:
+    program = f"""
+    import os, signal, sys
     def handler(*_): raise RuntimeError("a worker has died")
     signal.signal(signal.SIGCHLD, handler)
     class Loader:  # asked for the source of a line when the traceback is printed
-        asked = 0
-        def get_source(self, name):
-            Loader.asked += 1
-            if Loader.asked == 1:
-                os.kill(os.getpid(), signal.SIGCHLD)
-            return "raise ConnectionResetError('gone')"
+        def get_source(self, name): return "raise ConnectionResetError('gone')"
+    def strike(frame, event, arg):
+        if event == "call" and frame.f_code.co_name == "{where}":
+            sys.setprofile(None)
+            os.kill(os.getpid(), signal.SIGCHLD)
+    def hook(kind, error, trace): print(signal.getsignal(signal.SIGCHLD) is handler)
+    sys.excepthook = hook
+    sys.setprofile(strike)
     exec(compile("raise ConnectionResetError('gone')", "made.py", "exec"), dict(__name__="made", __loader__=Loader()))
     """
     rank = ranks.rank("script", ranks.write("prog.py", textwrap.dedent(program)))
@@ -364,6 +367,7 @@ def test_a_signal_handler_that_raises_meanwhile_takes_nothing_from_the_report(ra
     exception = rank.failed["exception"]
     assert (exception["type"], exception["message"]) == ("ConnectionResetError", "gone")
     assert "made.py" in exception["traceback"]
+    assert rank.stdout == "True\n"
 
 
 def test_the_error_file_is_in_torchs_form(ranks: Ranks) -> None:

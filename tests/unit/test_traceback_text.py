@@ -136,3 +136,16 @@ def test_the_line_that_shows_it(kind: str, message: str, traceback: str, line: i
     log = LogText("log", ("step 1", "OSError: no room", "cannot go on: not allowed", "the end"))
     quote = traceback_text.line_of(log, ExceptionInfo(kind, message, None, None, None, traceback))
     assert (None if quote is None else quote.line) == line
+
+
+def test_a_progress_bar_before_a_prefix_that_each_line_has() -> None:
+    bar = "\r 20%|##        | 2/10 [00:02<00:01, 9.87it/s]"
+    text = [
+        f"{bar}[rank1]: Traceback (most recent call last):",
+        '[rank1]:   File "/home/me/fit.py", line 54, in main',
+        "[rank1]:     step()",
+        "[rank1]: ConnectionResetError: [Errno 104] Connection reset by peer",
+    ]
+    printed = traceback_text.last(text)
+    assert printed is not None
+    assert (printed.info.type, printed.info.line) == ("ConnectionResetError", 54)

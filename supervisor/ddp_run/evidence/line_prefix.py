@@ -23,9 +23,9 @@ class Prefix:
 
     @classmethod
     def of(cls, before: str, following: Sequence[str]) -> Prefix:
-        """Build it from the text before the header, if the next lines have it, too (a progress bar's rest is not
-        repeated)."""
-        before = before.removesuffix("Original ")
+        """Build it from the text before the header, or the end of it, that the next lines have, too: a progress bar's
+        rest is not repeated."""
+        before = _repeated(before.removesuffix("Original "), following)
         base = before.removesuffix("  + ")
         grouped = base != before
         prefix = cls(_numbers_apart(f"{base}  | " if grouped else base), _numbers_apart(base) if grouped else None)
@@ -43,6 +43,14 @@ class Prefix:
             return self.strip(line)
         hit = self.group.match(line)
         return line[hit.end() :] if hit is not None and _GROUP_ROW.match(line[hit.end() :]) is not None else None
+
+
+def _repeated(before: str, following: Sequence[str]) -> str:
+    """Return the end of the text that a frame in the next lines begins with, else all of it."""
+    shown = (line.partition('  File "') for line in following)
+    begun = next((begin for begin, found, _ in shown if found and begin.strip()), "")
+    end = re.compile(f"{_numbers_apart(begun).pattern}$").search(before) if begun else None
+    return end[0] if end is not None else before
 
 
 def _numbers_apart(prefix: str) -> re.Pattern[str]:

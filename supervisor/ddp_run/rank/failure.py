@@ -1,5 +1,6 @@
 """Reports to ddp-run and torch how the program failed. Loaded only then, so it may import what it needs."""
 
+import _signal  # type: ignore[import-not-found]  # `signal` costs 5 ms
 import os
 import sys
 import time
@@ -7,9 +8,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Any, Callable, Iterator, TypeVar
-
-    T = TypeVar("T")
+    from typing import Any, Callable, Iterator
 
 MOST_MESSAGE = 8 * 1024
 MOST_TRACEBACK = 64 * 1024
@@ -31,37 +30,40 @@ def record(
 
     `at`: nanoseconds of CLOCK_MONOTONIC; `code`: what the interpreter will exit with; `trace`: the traceback without
     our frames; `load` gives a module of this folder.
+
+    Torch's handler for SIGCHLD raises if a DataLoader's worker has died. A rank that lost its connection to that worker
+    is often here by then, as the kernel closes a dead process's sockets before it signals the parent. So no handler for
+    SIGCHLD runs meanwhile. If one that was already due raises, the caller tries again.
     """
-    _undisturbed(_import_from_standard_library)
+    handler = _signal.getsignal(_signal.SIGCHLD)
+    if callable(handler):
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    try:
+        _import_from_standard_library()
+        shown = describe(error, trace)
+        if "torch.nn.parallel.distributed" in sys.modules:
+            try:
+                shown["unused"] = load("reducer").unused(error, is_users)
+            except Exception:  # the message has the numbers
+                pass
+        _send(boot, at, code, shown)
+        write_error_file(shown)
+    finally:
+        if callable(handler):
+            _signal.signal(_signal.SIGCHLD, handler)
+
+
+def _send(boot: "Any", at: int, code: int, shown: "dict[str, Any]") -> None:
     import json
 
-    shown = _undisturbed(describe, error, trace)
-    if "torch.nn.parallel.distributed" in sys.modules:
-        try:
-            shown["unused"] = load("reducer").unused(error, is_users)
-        except Exception:  # the message has the numbers
-            pass
     for exception in (shown, dict(shown, traceback=shown["traceback"][-4096:])):
-        message = _undisturbed(json.dumps, boot.message("failed", at, code=code, exception=exception)).encode()
+        message = json.dumps(boot.message("failed", at, code=code, exception=exception)).encode()
         if len(message) <= MOST_DATAGRAM:
             try:
                 boot.send(message)
             except OSError:
                 pass
             break
-    write_error_file(shown)
-
-
-def _undisturbed(work: "Callable[..., T]", *given: object) -> "T":
-    """Try again if it raises: a signal handler of the program may have raised in it.
-
-    Torch's for SIGCHLD does when a DataLoader's worker has died. A rank that lost its connection to that worker is
-    often here by then: the kernel closes a dead process's sockets before it signals the parent.
-    """
-    try:
-        return work(*given)
-    except Exception:
-        return work(*given)
 
 
 def _import_from_standard_library() -> None:
@@ -106,7 +108,7 @@ def _printed(error: BaseException, trace: "TracebackType | None") -> str:
     try:
         from traceback import TracebackException
 
-        return _undisturbed(lambda: "".join(TracebackException(type(error), error, trace).format()))
+        return "".join(TracebackException(type(error), error, trace).format())
     except Exception:  # a program that replaced the module, or an exception that cannot be shown
         return ""
 

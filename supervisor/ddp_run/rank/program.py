@@ -243,14 +243,15 @@ class Program:
             pass
 
     def _record(self, error: BaseException, code: int) -> None:
-        at = time.monotonic_ns()
-        if self._boot is None or os.getpid() != self._boot.pid:  # a forked child's failure is not the rank's
-            return
-        self._told = True
-        try:
-            self._load("failure").record(self._boot, at, code, error, self.strip(error.__traceback__), self._load)
-        except Exception:
-            pass
+        for _ in range(3):  # a signal handler of the program may raise in it
+            try:
+                if self._boot is None or os.getpid() != self._boot.pid:  # a forked child's failure is not the rank's
+                    return
+                at, self._told = time.monotonic_ns(), True
+                self._load("failure").record(self._boot, at, code, error, self.strip(error.__traceback__), self._load)
+                break
+            except Exception:
+                pass
         try:
             if (self._boot.watch or {}).get("debug") and self._boot.described != id(error):
                 self._load("debug").failed("the program", error, False)
