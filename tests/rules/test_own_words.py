@@ -62,3 +62,24 @@ def test_a_rank_may_have_a_short_name() -> None:
     found = explain(text.replace("2: ", "[r2] ").replace("3: ", "[r3] "))
     assert found.first_failure is not None
     assert (found.cause, found.first_failure.rank) == ("disk-full", 2)
+
+
+def test_what_the_rank_printed_that_the_others_waited_for() -> None:
+    lost = (
+        "DataLoader worker (pid 5120) is killed by signal: Bus error. It is possible that dataloader's workers are out"
+    )
+    said = f"[rank5] worker lost ({lost} of shared memory.)\n"
+    waited = (
+        "[rank0]: Traceback (most recent call last):\n"
+        '[rank0]:   File "/home/me/fit.py", line 255, in main\n'
+        "[rank0]:     dist.monitored_barrier(timeout=timedelta(seconds=120))\n"
+        "[rank0]: RuntimeError: Rank 5 failed to pass monitoredBarrier in 120000 ms\n"
+    )
+    found = explain(f"[rank0] it 200 loss 1.9020\n{said}{waited}")
+    assert (found.cause, found.confidence) == ("shm-exhausted", "likely")
+    assert found.first_failure is not None
+    assert found.first_failure.rank == 5
+    steps = "".join(f"[rank0] it {step} loss 1.{step}\n" for step in range(300, 900, 100))
+    for other in (said.replace("rank5", "rank3"), f"{said}{steps}"):
+        assert explain(f"[rank0] it 200 loss 1.9020\n{other}{waited}").cause == "gloo-timeout-hang"
+    assert explain(f"[rank0] it 200 loss 1.9020\n{waited}{said}").cause == "gloo-timeout-hang"

@@ -24,6 +24,7 @@ from ddp_run.record.events import ExceptionInfo, Rank
 NOTE = "the log is incomplete: it does not show how the job ended; this is the strongest sign in it"
 WORDLESS = "the rank that aborted first printed no reason; this one is from another rank"
 FOLLOWED = "another exception came last, but an earlier one explains more and no progress followed it"
+MISSED = "the rank that the others waited for had printed this before"
 CRASHED = "the log does not show which rank crashed; the ranks that lost a peer lost it to that crash"
 _ENDED = re.compile(
     r"\brank[ :]{1,10}(?P<rank>\d{1,7})\b[^\n]{0,60}?(?:\n[^\n]{0,40}?)?\bexitcode[ :]{1,10}(?P<code>-?\d{1,3})\b"
@@ -39,7 +40,10 @@ _GIVES_UP = re.compile(r"(?i:sigquit)[^\n]{1,80}It usually means (?:the|one) chi
 def read(end: LogEnd, strict: Verdict) -> Verdict:
     """Return the strict reading's verdict. If that has no cause, use the best sign in the text."""
     if not _lacks_a_cause(strict):
-        return _with_what_stands_above(end, strict) if _may_follow(rule_named(strict.cause)) else strict
+        rule = rule_named(strict.cause)
+        if rule is not None and rule.end == "waited":
+            return _with_what_the_missing_said(end, strict)
+        return _with_what_stands_above(end, strict) if _may_follow(rule) else strict
     if strict.outcome is None:
         strict = _shortened(end) or strict
         if not _lacks_a_cause(strict):
@@ -86,6 +90,22 @@ def _strongest(signs: Iterable[TextSign]) -> TextSign | None:
     causes = [sign for sign in told if not sign.finding.rule.consequence] or told
     best = strongest(sign.finding for sign in causes)
     return next((sign for sign in causes if sign.finding is best), None)
+
+
+def _with_what_the_missing_said(end: LogEnd, strict: Verdict) -> Verdict:
+    """Use what a rank printed that others then waited for in vain, if no progress of any rank came after it."""
+    missing = strict.first_failure.rank if strict.first_failure is not None else None
+    told = min((quote.line for quote in strict.evidence if quote.line is not None), default=0)
+    said = [
+        sign
+        for sign in end.signs
+        if missing is not None
+        and sign.rank == missing
+        and end.spoken.numbers[sign.index] < told
+        and not (sign.finding.rule.consequence or sign.finding.rule.end == "waited")
+    ]
+    found = _strongest(said)
+    return strict if found is None else _with(strict, found, MISSED)
 
 
 def _with_what_stands_above(end: LogEnd, strict: Verdict) -> Verdict:
