@@ -13,7 +13,7 @@ from dataclasses import replace
 from ddp_run.evidence import exception_chain, scan
 from ddp_run.evidence.pasted import raised, transcript, wrapped
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
-from ddp_run.judge import cut_log, diagnose, lost_peers
+from ddp_run.judge import cut_log, diagnose, lost_peers, told_before
 from ddp_run.judge.catalogue import follows_another, rule_named, sign_words
 from ddp_run.judge.order import explains
 from ddp_run.judge.text_signs import LogEnd, TextSign
@@ -71,12 +71,12 @@ def _read(logs: Sequence[Log]) -> Verdict:
     found = cut_log.read(end, diagnose.judge(evidence))
     if lost_peers.only_lost(found) and not diagnose.failed_by_itself(evidence):
         found = lost_peers.without_the_first(found, len(logs))
-    return as_sure_as_the_text(found, end).without_secrets()
+    return told_before.with_the_answer(as_sure_as_the_text(found, end), end).without_secrets()
 
 
 def wanted_words() -> frozenset[str]:
     """Return all words that a rule or parser may need from a large log."""
-    return frozenset({*sign_words(), *transcript.WORDS})
+    return frozenset({*sign_words(), *transcript.WORDS, told_before.LAST_LINE})
 
 
 # -------------------------------------------------------------------------------- how certain
