@@ -258,12 +258,37 @@ def test_workers_that_finished_after_a_restart() -> None:
     assert answer(failed)[0] == "failed"
 
 
-def test_an_abort_before_others_waited_may_be_why_they_did() -> None:
-    waited = "[rank{0}]:[E9 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective operation timeout: "
-    waited += "WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=300000) ran for 300010 ms\n"
-    others = "".join(waited.format(rank) for rank in (0, 2, 3))
-    assert explain(f"free(): invalid pointer\n{others}").confidence == "likely"
-    assert explain(others).confidence == "certain"
+def test_ranks_that_waited_or_lost_a_connection_cannot_know_why() -> None:
+    waited = "[rank0]: torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. "
+    waited += "2/4 clients joined.\n"
+    found = explain(FIT.format(0, 12) + waited)
+    assert (found.cause, found.confidence) == ("rendezvous-timeout", "likely")
+    error = "[rank0]: torch.distributed.DistBackendError: NCCL error in: x.cpp:9, unhandled system error\n"
+    error += (
+        "[rank0]: ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\n"
+    )
+    error += "[rank0]: Last error:\n[rank0]: socketPollConnect: connect to 10.0.0.7<40001> returned {0}\n"
+    for reason, sure in (
+        ("Connection refused, exceeded error retry count (35)", "likely"),
+        ("No route to host", "certain"),
+    ):
+        found = explain(FIT.format(0, 12) + error.format(reason))
+        assert (found.cause, found.confidence) == ("nccl-network", sure)
+
+
+def test_a_job_that_its_launcher_saw_end_well() -> None:
+    caught = HERE.format(30) + "OSError: [Errno 5] Input/output error: '/data/a.h5'\n"
+    for end in ("[runner] exit code 0 after 00:13:41", "accelerate launch returned 0; marker written", "rc=0"):
+        assert answer(f"{caught}test csi 0.612\n{end}\n") == (None, None)
+    uncaught = caught.replace("in train", "in <module>")  # a pipe's last command ended with 0
+    assert answer(f"{uncaught}exit code 0\n") == ("failed", "filesystem-error")
+    assert answer(f"{caught}exit code 1\n")[1] == "filesystem-error"
+    killed = "srun: error: n1: task 0: Killed\n"
+    assert answer(f"{killed}exit code 0\n")[0] == "failed"
+    done = "=== JobId=77 State={0} ExitCode=0:0 DerivedExitCode=0:0 ===\n"
+    cancelled = "slurmstepd: error: *** JOB 77 ON n1 CANCELLED AT 2026-05-01T10:59:02 DUE TO PREEMPTION ***\n"
+    assert answer(cancelled + STEPS + done.format("COMPLETED")) == (None, None)
+    assert answer(cancelled + STEPS + done.format("FAILED"))[0] is not None
 
 
 def test_lines_that_look_wrapped_do_not_bring_back_what_was_survived() -> None:

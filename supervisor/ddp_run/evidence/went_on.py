@@ -32,8 +32,6 @@ ENDED_WELL = re.compile(r"\b(?:[Tt]raining|[Rr]un|[Jj]ob)\b[^\n]{0,60}\b(?:compl
 WARNED = re.compile(r"^.{0,60}\b[Ww](?:arning|ARNING)\b")
 """After a warning, a program usually goes on."""
 _CRASH = r"Fatal Python error: |Assertion .{0,400} failed|double free or corruption|free\(\): |stack smashing"
-CRASHED = re.compile(_CRASH)
-"""Native code's last words that no other rank can cause."""
 _NATIVE = re.compile(
     rf"terminate called|what\(\): |{_CRASH}|Watchdog caught collective|Process group watchdog thread terminated"
 )

@@ -7,6 +7,7 @@ before, one in four certain answers was wrong if the text also showed another ca
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from ddp_run.judge import cut_log, diagnose, lost_peers, told_before
 from ddp_run.judge.catalogue import follows_another, rule_named, sign_words
 from ddp_run.judge.order import explains
 from ddp_run.judge.text_signs import LogEnd, TextSign
-from ddp_run.judge.verdict import Layer, Rule, Verdict
+from ddp_run.judge.verdict import OF_THE_NETWORK, Layer, Rule, Verdict
 from ddp_run.record.events import ExceptionInfo
 
 
@@ -74,6 +75,9 @@ def _read(logs: Sequence[Log]) -> Verdict:
     return told_before.with_the_answer(as_sure_as_the_text(found, end), end).without_secrets()
 
 
+_REFUSED = re.compile(r"\b[Cc]onnection (?:was )?(?:refused|reset|closed)\b")
+
+
 def wanted_words() -> frozenset[str]:
     """Return all words that a rule or parser may need from a large log."""
     return frozenset({*sign_words(), *transcript.WORDS, told_before.LAST_LINE})
@@ -91,11 +95,13 @@ def as_sure_as_the_text(verdict: Verdict, end: LogEnd) -> Verdict:
     exception = first.exception if first is not None else None
     lines = [quote.line or 0 for quote in verdict.evidence]
     begun, told = min(lines, default=0), max(lines, default=0)
+    told_by = exception.message if exception is not None else ""
     doubtful = (
         any(_speaks_of_another(sign, rule, exception, begun) for sign in end.signs)
         or (exception is not None and not (exception.file or exception.traceback))  # only the program's own words
         or end.of_another_service(told)
-        or (rule.end == "waited" and end.crashed_before(begun))
+        or rule.end == "waited"  # it can't know why the others didn't come
+        or (rule.code.startswith(OF_THE_NETWORK) and rule.unlike == "together" and _REFUSED.search(told_by) is not None)
     )
     if not doubtful and exception is None and (first is None or first.exit_code is None) and told:
         doubtful = end.went_on_after(told)  # nothing else shows an end

@@ -15,7 +15,7 @@ from ddp_run.evidence import childfailed
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
 from ddp_run.evidence.pasted import got_over, launcher_text, raised, torn_frames
 from ddp_run.evidence.pasted.spoken_text import SpokenText
-from ddp_run.evidence.went_on import CRASHED, WORKED, WentOn, form_of, kind_of
+from ddp_run.evidence.went_on import WORKED, WentOn, form_of, kind_of
 from ddp_run.evidence.windows import AFTER, BEFORE, LAST_WORDS
 from ddp_run.judge import oom_text
 from ddp_run.judge.catalogue import catalogue, follows_another, rule_named, sign_words
@@ -123,12 +123,6 @@ class LogEnd:
                 quote = text.quote(first)
                 said = f"the log shows only this: {quote.text.strip()[:160]}"
                 yield TextSign(Finding(cause.rule, said, (quote,), confidence="likely"), indexes[first], None)
-
-    def crashed_before(self, line: int) -> bool:
-        """Whether native code crashed before this line of the logs, in a process without a name."""
-        spoken = self.spoken
-        before = (index for index, each in enumerate(spoken.by) if spoken.numbers[index] < line and not each.ranks)
-        return any(CRASHED.search(spoken.lines[index]) for index in before)
 
     def of_another_service(self, line: int) -> bool:
         """Whether the writer of this line has a name, and torch's agents wrote under other names only."""

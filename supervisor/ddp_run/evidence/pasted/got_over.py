@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ddp_run.evidence import childfailed
+from ddp_run.evidence import childfailed, exception_chain, traceback_text
+from ddp_run.evidence.pasted import launcher_text
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.traceback_text import HEADER
-from ddp_run.evidence.went_on import WentOn
+from ddp_run.evidence.went_on import WentOn, is_native
+from ddp_run.evidence.windows import VERY_LAST
 
 _RESTART = "; will restart worker group"
 _TESTS = " passed"
@@ -31,9 +33,15 @@ _LOST = re.compile(
 
 
 _ACCOUNTED = re.compile(
-    r"\b(?P<state>COMPLETED|FAILED|CANCELLED\S{0,12}|TIMEOUT|OUT_OF_ME\S{0,5}|NODE_FAIL)\s{1,30}\d{1,3}:\d{1,3}\b"
+    r"\b(?P<state>COMPLETED|FAILED|CANCELLED\S{0,12}|TIMEOUT|OUT_OF_ME\S{0,5}|NODE_FAIL)"
+    r"\s{1,30}(?:ExitCode=)?\d{1,3}:\d{1,3}\b"
 )
-"""A row of SLURM's `sacct`: how a job and its steps ended."""
+"""A row of SLURM's `sacct`, or of its plugin that writes down jobs: how a job and its steps ended."""
+_WITH_0 = re.compile(
+    r"(?<![(\w])(?:exit(?:ed|s)?(?: with)?(?: (?:code|status))?|exit_?code|return(?:ed|s)?(?: code)?|rc)"
+    r"[ :=]{1,3}0\b(?![.:\d])"
+)
+"""What started the program says how it ended."""
 
 _NO_PORT = "server socket has failed to listen"
 _OF_AGENT = "torch/distributed/elastic/rendezvous/"
@@ -55,7 +63,10 @@ def until(spoken: SpokenText) -> int:
         if rows and all(row["state"] == "COMPLETED" for _, row in rows):
             return rows[-1][0] + 1
     passed = [index for index, line in enumerate(spoken.lines) if _TESTS in line and _PASSED.search(line)]
-    over = (_not_started(spoken), _restarted(spoken), _served(spoken), _ran_again(spoken), _next_step(spoken))
+    over = (
+        *(_not_started(spoken), _restarted(spoken), _served(spoken), _ran_again(spoken), _next_step(spoken)),
+        _left_with_0(spoken),
+    )
     return max([*over, *(index + 1 for index in passed)])
 
 
@@ -64,6 +75,18 @@ def running_at(spoken: SpokenText) -> int:
     others = [index for index, each in enumerate(spoken.by) if not each.agent]
     running = WentOn([spoken.lines[index] for index in others]).running
     return others[running] if running >= 0 else -1
+
+
+def _left_with_0(spoken: SpokenText) -> int:
+    """Return the index after the last line that says that the program exited with 0, if the log ends there and shows
+    only errors that it caught; else 0. A pipe's last command may hide another code."""
+    first = max(0, len(spoken.lines) - VERY_LAST)
+    told = next((k for k in range(len(spoken.lines) - 1, first - 1, -1) if _WITH_0.search(spoken.lines[k])), -1)
+    if told < 0 or launcher_text.ends(spoken.lines) or childfailed.boxes(spoken.lines):
+        return 0
+    raised = [each.info for each in traceback_text.find(spoken.lines) if each.final]
+    caught = all(map(exception_chain.begins_in_function, raised))
+    return told + 1 if caught and not any(map(is_native, spoken.lines)) else 0
 
 
 def _restarted(spoken: SpokenText) -> int:

@@ -30,6 +30,7 @@ RULE = Rule(
     layer=Layer.REPORTED,
     retry=Retry(helps=True, reason="a node that was late may join in time"),
     unlike="together",
+    end="waited",
 )
 FRAMES = re.compile(r"/torch/distributed/rendezvous\.py|/distributed_c10d\.py _store_based_barrier")
 _JAXS = r"DEADLINE_EXCEEDED: Barrier timed out\. (?:Barrier_i|I)d: (?:PjRT_Client_Connect|\[Init\])"
