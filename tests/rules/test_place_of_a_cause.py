@@ -76,6 +76,30 @@ def test_the_exception_that_shows_the_cause(text: str, cause: str, line: int, ki
         assert f":{line}" in (found.title or "") or cause == "cuda-oom"
 
 
+def test_the_whole_chain_is_kept() -> None:
+    found = explain(TOO_LARGE)
+    assert found.first_failure is not None
+    assert found.first_failure.exception is not None
+    assert "a batch of 64 is too large" in found.first_failure.exception.traceback
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cause", "sure"),
+    [
+        # a lost peer and a clean-up that fails are no causes, whatever handles them
+        ("RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.1.0.7]:2044\n",
+         "ValueError: no learning rate\n", "python-exception", "likely"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/a'\n",
+         "PermissionError: [Errno 13] Permission denied: '/b'\n", "permission-denied", "certain"),
+        ("PermissionError: [Errno 13] Permission denied: '/b'\n",
+         "OSError: [Errno 28] No space left on device: '/c'\n", "disk-full", "likely"),
+    ],
+)  # fmt: skip
+def test_what_a_handler_raises(before: str, after: str, cause: str, sure: str) -> None:
+    found = explain(raised(3, "load", before) + AFTER + raised(5, "load", after, f"{PACKAGES}/x/y.py save"))
+    assert (found.cause, found.confidence) == (cause, sure), found.title
+
+
 def test_an_exception_that_a_library_handled_has_the_programs_line() -> None:
     caught = f'  File "{PACKAGES}/torch/_inductor/runtime/triton_heuristics.py", line 431, in _precompile\n    pass\n'
     large = "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 9, Hardware limit: 8.\n"

@@ -46,8 +46,22 @@ def test_its_answer_is_the_answer(told: Verdict, prefix: str) -> None:
         *(told.outcome, told.exit_code, told.cause, told.code),
     )
     assert (found.title, found.confidence) == (told.title, told.confidence)
-    rank = told.first_failure.rank if told.first_failure is not None else None
-    assert (found.first_failure.rank if found.first_failure is not None else None) == rank
+    assert found.first_failure == told.first_failure
+    assert found.retry == told.retry
+    if found.cause != "preempted-sigterm":  # that one is also read from the text
+        assert [quote.text.removeprefix("> ") for quote in found.evidence] == [
+            verdict_block(told, folder=Path("/runs/7"), attempts=1).splitlines()[0]
+        ]
+
+
+def test_its_last_line_alone() -> None:
+    found = explain(f"{verdict_line(HUNG, attempts=1, folder=Path('/runs/7'))}\n")
+    assert (found.outcome, found.cause, found.title, found.confidence) == ("hung", "hang", None, "likely")
+    assert found.first_failure == HUNG.first_failure
+    block = verdict_block(HUNG, folder=Path("/runs/7"), attempts=1).splitlines()[0]
+    other = block.replace(f"[{HUNG.code}]", "[DDP402]")  # of another answer
+    assert explain(f"{other}\n{verdict_line(HUNG, attempts=1, folder=None)}\n").title is None
+    assert explain(f"{block}\n{verdict_line(HUNG, attempts=1, folder=None)}\n").title == HUNG.title
 
 
 def test_what_the_log_itself_shows_of_that_cause_stays() -> None:
