@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import wait_until
 
 from .cluster import Cluster
 from .conftest import PORT, PROGRAMS, TRAIN, Job
@@ -51,3 +54,37 @@ def test_each_node_judges_a_failure_for_itself(cluster: Cluster, start_job: Star
     assert (follower.code, follower.verdict["cause"]) == (75, "peer-died"), follower.stderr
     assert follower.verdict["title"] == f"rank 0 lost its connection to a peer at {cluster.node(1).address}"
     assert "note: this verdict covers one node only: the first failure may be on another node" in follower.stderr
+
+
+@pytest.mark.parametrize(
+    ("reached", "said"),
+    [
+        (True, f"waiting for the rendezvous: nothing listens at node0:{PORT} yet: ddp-run is not started there"),
+        (False, f"waiting for the rendezvous: no answer from node0:{PORT}: that host is down, or a firewall drops"),
+    ],
+    ids=["not-started", "cut-off"],
+)
+def test_a_node_says_what_it_waits_for(cluster: Cluster, start_job: StartJob, reached: bool, said: str) -> None:
+    if not reached:
+        cluster.cut(0)
+    job = start_job(cluster, TRAIN, meeting=("--nnodes", "2", *MEETING[:-2]), later=(0, 1))
+    running = job.start(1)
+    wait_until(lambda: said in running.console(), lambda: f"{said!r}; console: {running.console()}", 60)
+    running.process.send_signal(signal.SIGINT)
+    outcome = job.wait_for(1)
+    assert outcome.verdict["outcome"] == "interrupted"
+    assert outcome.stderr.count("waiting for the rendezvous") == 1
+
+
+def test_all_nodes_refuse_an_endpoint_that_another_program_has(
+    cluster: Cluster, start_job: StartJob, tmp_path: Path
+) -> None:
+    serve = f"from http.server import *; ThreadingHTTPServer(('', {PORT}), SimpleHTTPRequestHandler).serve_forever()"
+    server = cluster.node(0).start([sys.executable, "-c", serve], cwd=tmp_path)
+    try:
+        outcomes = start_job(cluster, TRAIN, meeting=("--nnodes", "2", *MEETING[:-2])).wait()
+    finally:
+        server.kill()
+    for outcome in outcomes:
+        assert (outcome.code, outcome.verdict["cause"]) == (2, "port-in-use"), outcome.stderr
+        assert f"the program at node0:{PORT} is not torch's rendezvous" in outcome.stderr

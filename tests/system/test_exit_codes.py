@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -267,3 +269,13 @@ def test_a_rendezvous_that_was_lost_is_worth_a_requeue(ddp: Launcher) -> None:
     assert outcome.code == 75
     assert outcome.verdict["first_failure"] is None
     assert outcome.verdict["phase"] == "launch"
+
+
+def test_a_rendezvous_whose_endpoint_is_another_programs(ddp: Launcher) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        words = ("--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{server.server_port}")
+        outcome = ddp(*words, ddp.script("pass"))
+        server.shutdown()
+    assert (outcome.code, outcome.verdict["outcome"], outcome.verdict["cause"]) == (2, "refused", "port-in-use")
+    assert f"127.0.0.1:{server.server_port} is not torch's rendezvous" in outcome.stderr

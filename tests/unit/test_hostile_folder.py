@@ -85,6 +85,7 @@ JOURNAL: tuple[Event, ...] = (
     events.PeerFailed(at(), 1, "b", "rank 1 failed"),
     events.NodesCompared(at(), ("torch: 1 on node 0, 2 on node 1",), (), (), refused=False),
     events.NodeRankTaken(at(), 1, "b", "c"),
+    events.EndpointTaken(at(), "b:29400", "HTTP/1.0 400"),
     events.NodeReported(at(), 1, "b", "/r", None, "it gave no verdict in time", 0, 0, (R1,), (at(),), None, False),
     events.VerdictAgreed(at(), "a", "/r", json.dumps(asdict(Verdict("failed", 1)))),
     events.NotEnded(at(), 103, R0, 0, "D", "a mount", "umount -f x"),

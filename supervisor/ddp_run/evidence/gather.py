@@ -23,6 +23,7 @@ from ddp_run.record.events import (
     AgentExited,
     AgentStarted,
     AllRanksEnded,
+    EndpointTaken,
     Event,
     HangTimedOut,
     KernelLogged,
@@ -117,6 +118,7 @@ def gather(
         hung_s=hung.after_s if hung is not None else None,
         hung_at=hung.at if hung is not None else None,
         rank_taken=None if started else part.last(NodeRankTaken),
+        endpoint_taken=None if started else part.last(EndpointTaken),
         unlike=part.last(NodesCompared),
     )
 

@@ -13,6 +13,7 @@ from re import Match, Pattern
 from typing import Literal, TypeVar, cast
 
 from ddp_run.record.events import (
+    EndpointTaken,
     ExceptionInfo,
     LocalRank,
     MonotonicNs,
@@ -259,6 +260,8 @@ class Evidence:
     host: str | None = None
     rank_taken: NodeRankTaken | None = None
     """Another node had this node's rank, so the job was not started."""
+    endpoint_taken: EndpointTaken | None = None
+    """Another program had the rendezvous' endpoint, so the job was not started."""
     unlike: NodesCompared | None = None
     """The differences between the job's nodes, if they were compared here."""
     logs_only: bool = False

@@ -75,6 +75,8 @@ class _Judgement:
             return Verdict("succeeded", 0, confidence="certain")
         if attempt.rank_taken is not None:
             return self._refused("syntax-or-usage", CANNOT_WORK)
+        if attempt.endpoint_taken is not None:
+            return self._refused("port-in-use", CANNOT_WORK)
         if attempt.unlike is not None and attempt.unlike.refused:
             self.notes += [f"nodes differ in {said}" for said in attempt.unlike.breaking[1:]]
             return self._refused("unlike-nodes", UNFIT)

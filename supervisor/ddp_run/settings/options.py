@@ -181,6 +181,11 @@ class Options:
         return bool(self.rdzv_endpoint) or self.master_port is not None or self.max_nodes > 1
 
     @property
+    def meets_at_c10d(self) -> bool:
+        """Whether the nodes meet at an endpoint that the user chose for torch's c10d."""
+        return self.rdzv_backend == "c10d" and not self.standalone and bool(self.rdzv_endpoint)
+
+    @property
     def has_fixed_nodes(self) -> bool:
         """Whether the job has several nodes, and each knows its number and where node 0 is from the start.
 

@@ -253,8 +253,8 @@ class _Job:
             self._run.emit(Noted(now(), f"cannot start the keeper: {error}"))
 
     def _join_nodes(self) -> None:
-        """Meet the other nodes of the job, if it has several."""
-        if self._run.plan.options.max_nodes > 1:
+        """Meet the other nodes of the job, if it has several; one node alone may have a rendezvous, too."""
+        if self._run.plan.options.max_nodes > 1 or self._run.plan.options.meets_at_c10d:
             from ddp_run.supervise.nodes.join import join
 
             self._run.nodes = join(self._run, self._hear_of_end)

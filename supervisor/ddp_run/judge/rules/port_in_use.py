@@ -2,9 +2,10 @@
 
 ## What happened
 The agent or rank 0 could not listen on the master port because another process is using it: a second job on this host,
-leftovers of an earlier one, or another service.
+leftovers of an earlier one, or another service. Or the endpoint of a c10d rendezvous (`--rdzv-endpoint`) belongs to
+another program, which torch alone would only notice after a minute.
 ## How to recognise it
-`EADDRINUSE` or `address already in use` from the store's server socket.
+`EADDRINUSE` or `address already in use` from the store's server socket; `the program at … is not torch's rendezvous`.
 ## What to do
 Let ddp-run choose the port (omit `--master-port`), or free it: `ss -ltnp` shows the process using it.
 """
@@ -44,6 +45,8 @@ SIGNS: tuple[Sign, ...] = (
     ),
     like(r"errno: 98\b"),
 )
+_ANOTHER = "ddp-run --rdzv-endpoint=HOST:29401 …   # the same on all nodes: a free port of one of them"
+_SAME_ENDPOINT = Retry(helps=False, reason="the nodes would meet at the same endpoint again")
 _PORT = re.compile(
     r"port[:=]? ?`?(?P<port>\d{2,5})\b|\]?:(?P<bound>\d{2,5})\b (?:\(errno|due|failed: port)|\[::\]:(?P<any>\d{2,5})"
     r"|\('[^'\n]{0,80}', (?P<pair>\d{2,5})[,)]"
@@ -61,7 +64,12 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
-    """Match an agent that could not open its store."""
+    """Match an agent that could not open its store, or a rendezvous' endpoint that belongs to another program."""
+    taken = attempt.endpoint_taken
+    if taken is not None:
+        port = taken.endpoint.rpartition(":")[2]
+        look = f"ss -ltnp 'sport = :{port}'   # on that host: who is using it"
+        return Finding(RULE, taken.said, (), (look, _ANOTHER), retry=_SAME_ENDPOINT)
     return None if attempt.started else _finding(attempt.agent.log, TORCHS_AGENT, attempt)
 
 

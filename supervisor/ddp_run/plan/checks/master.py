@@ -38,13 +38,13 @@ def _master(launch: Launch) -> Answer:
     options = launch.options
     if options.max_nodes > 1 and options.rdzv_backend == "c10d" and not (options.rdzv_endpoint or options.standalone):
         return Answer(options, warnings=(_NO_ENDPOINT,))
-    if not options.is_static and not _is_c10d(options):
+    if not options.is_static and not options.meets_at_c10d:
         return Answer(options)
     from ddp_run.plan import net
     from ddp_run.values.addresses import is_local
 
     options = _drop_foreign_variables(options)
-    c10d = _is_c10d(options)
+    c10d = options.meets_at_c10d
     if not (options.is_static or c10d) or options.master is None:
         return Answer(options)
     host, port = options.master
@@ -88,10 +88,6 @@ def _interface_to(ip: str) -> str | None:
 
     route = net.route_to(ip)
     return None if route is None or ip_address(route.ip.partition("%")[0]).is_loopback else route.interface
-
-
-def _is_c10d(options: Options) -> bool:
-    return options.rdzv_backend == "c10d" and not options.standalone and bool(options.rdzv_endpoint)
 
 
 def _drop_foreign_variables(options: Options) -> Options:

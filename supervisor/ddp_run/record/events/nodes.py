@@ -57,6 +57,20 @@ class NodeRankTaken(Event):
 
 
 @frozen
+class EndpointTaken(Event):
+    """Another program has the rendezvous' endpoint, so nodes can't meet there. `heard`: what it answered, if it did."""
+
+    endpoint: str
+    heard: str
+
+    @property
+    def said(self) -> str:
+        """What is wrong, in a line."""
+        answer = f"it answered `{self.heard}`" if self.heard else "it closed the connection"
+        return f"the program at {self.endpoint} is not torch's rendezvous: {answer}"
+
+
+@frozen
 class NodeReported(Event):
     """What another node reported about its attempt, on node 0: its verdict (JSON), or why there is none.
 

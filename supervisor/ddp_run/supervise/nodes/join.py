@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ddp_run.plan import net, node_facts
+from ddp_run.plan.installed_torch import torch_versions
 from ddp_run.record.events import Event, Noted
 from ddp_run.record.journal import now
 from ddp_run.settings import schedulers
 from ddp_run.settings.options import Options
 from ddp_run.supervise.nodes.agreement import Ears, Place, Side
+from ddp_run.supervise.nodes.endpoint import Endpoint
 from ddp_run.supervise.nodes.hub import Hub
 from ddp_run.supervise.nodes.member import Member
 from ddp_run.supervise.nodes.rival import Rival
@@ -23,13 +26,15 @@ if TYPE_CHECKING:
     from ddp_run.supervise.run import Run
 
 _RESOLVE_S = 5.0
+_C10D_PORT = 29400
+"""torch's own default (elastic/rendezvous/c10d_rendezvous_backend.py)."""
 _SECRET = "DDP_RUN_SECRET"  # noqa: S105  # the name of a variable
 
 
 def join(run: Run, end_ranks: Callable[[int, Event], None]) -> Side | None:
     """Meet the other nodes, until the run ends; `end_ranks` as in `Ears`. None if this node judges alone."""
     options = run.plan.options
-    if not options.has_fixed_nodes or options.master is None:
+    if options.master is None:
         return None
     ears = Ears(
         loop=run.loop,
@@ -41,6 +46,12 @@ def join(run: Run, end_ranks: Callable[[int, Event], None]) -> Side | None:
         stops=lambda: run.stops,
         helpers=run.helpers,
     )
+    if options.meets_at_c10d and _store_answers_pings():
+        host, port = options.master
+        if port != 0:
+            _keep(run, Endpoint(host, _C10D_PORT if port is None else port, ears))
+    if not options.has_fixed_nodes:
+        return None
     try:
         side, rival = meet(_place(run, options.master, ears), ears)
     except Exception as error:
@@ -49,11 +60,21 @@ def join(run: Run, end_ranks: Callable[[int, Event], None]) -> Side | None:
         return None
     for each in (side, rival):
         if each is not None:
-            run.stack.callback(each.close)
-            run.sinks.append(each.hear)
+            _keep(run, each)
     if side is not None and not run.environ.get(_SECRET):
         ears.emit(Noted(now(), f"messages between nodes are not authenticated: {_SECRET} is not set"))
     return side
+
+
+def _keep(run: Run, each: Side | Rival | Endpoint) -> None:
+    run.stack.callback(each.close)
+    run.sinks.append(each.hear)
+
+
+def _store_answers_pings() -> bool:
+    """Whether the installed torch has a store that does."""
+    version = re.match(r"(\d+)\.(\d+)", torch_versions()[0] or "")
+    return version is not None and (int(version[1]), int(version[2])) >= (2, 5)
 
 
 def meet(place: Place, ears: Ears) -> tuple[Side | None, Rival | None]:
