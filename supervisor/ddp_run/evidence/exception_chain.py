@@ -71,11 +71,12 @@ def origin_of(link: ExceptionInfo, exception: ExceptionInfo) -> ExceptionInfo:
     first = same[0] if len(same) > 1 else link
     if first.file is None or not is_library(first.file) or first is exception:
         return first
-    caught, above = _frames(first.traceback)[:1], _frames(exception.traceback)
-    callers = [index for index, frame in enumerate(above) if not is_library(frame[0]) and caught[0] in above[index:]]
+    caught, above = _frames(first.traceback)[:1], _shown_frames(exception.traceback)
+    reached = [index for index, frame in enumerate(above) if (frame["file"], frame["function"]) in caught]
+    callers = [frame for frame in above[: max(reached, default=0)] if not is_library(frame["file"])]
     if not callers:
         return first
-    own = _shown_frames(exception.traceback)[callers[-1]]
+    own = callers[-1]
     return replace(first, file=own["file"], line=int(own["line"]), function=own["function"])
 
 

@@ -88,7 +88,7 @@ def says_ignored(line: str) -> bool:
 
 
 def is_library(file: str) -> bool:
-    """Whether a frame's file belongs to Python, to an installed package or to no file at all (Cython.s sources)."""
+    """Whether a frame's file belongs to Python, to an installed package or to no file at all (Cython's)."""
     return _LIBRARY.search(file) is not None
 
 
