@@ -6,11 +6,13 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.ports import unused_port
-from tests.system.conftest import Launcher, Running, ddp, disposition
+from tests.system.conftest import DDP_RUN, Launcher, Running, ddp, disposition
 from tests.waiting import limit, wait_until
 
 __all__ = ["ddp"]
@@ -83,3 +85,32 @@ def test_they_are_told_of_once_the_job_starts_and_nothing_inherits_it(ddp: Launc
     running.signal(signal.SIGTERM)
     assert running.wait().code == 143
     running.assert_nothing_left()
+
+
+@pytest.mark.slow_system
+def test_a_mistyped_name_on_a_terminal_is_waited_for_no_longer_than_somebody_watches(tmp_path: Path) -> None:
+    leader, console = os.openpty()
+    words: list[str | Path] = [
+        DDP_RUN,
+        "--nnodes=2",
+        "--node-rank=1",
+        "--master-addr=localhots",
+        "--master-port=29500",
+        "train.py",
+    ]
+    (tmp_path / "train.py").touch()
+    with subprocess.Popen(words, cwd=tmp_path, stdin=console, stdout=console, stderr=console) as process:
+        os.close(console)
+        shown = b""
+        with suppress(OSError):  # EIO: the other side is closed
+            while read := os.read(leader, 4096):
+                shown += read
+        code = process.wait(limit(60))
+    os.close(leader)
+    text = shown.decode()
+    if "temporary failure" in text.lower():
+        pytest.skip("there is no name server, so nothing says that the name isn't there")
+    assert code == 2
+    assert " s of 10 s)" in text
+    assert "localhots has no address after 1" in text
+    assert "--master-addr=localhost   # did you mean this host?" in text

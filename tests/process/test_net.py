@@ -55,6 +55,19 @@ def test_a_missing_name_is_waited_for_with_several_nodes() -> None:
     assert said[0].startswith("waiting for DNS: no-such-host.invalid: ")
 
 
+def test_a_wait_says_how_long_it_is() -> None:
+    said: list[str] = []
+    with pytest.raises(net.Unresolvable, match="no address after") as caught:
+        net.resolve("no-such-host.invalid", 29500, 60, several_nodes=True, missing_s=1.2, say=said.append)
+    if not caught.value.missing:
+        pytest.skip("there is no name server, so nothing says that the name isn't there")
+    assert all(line.endswith(" s of 1 s)") for line in said)
+
+
+def test_names_of_this_host() -> None:
+    assert "localhost" in net.names_in_hosts_file()
+
+
 def test_a_name_that_is_asked_for_once() -> None:
     """It may come later with several nodes, of which a launch waits for it."""
     with pytest.raises(net.Unresolvable) as caught:

@@ -20,8 +20,10 @@ from ddp_run.values.process_table import command_lines, look
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 _LOOKUP_S = 10.0
 """Limit of a single lookup; libc's is 5 s per server and try."""
-_MISSING_NAME_S = 60.0
+MISSING_NAME_S = 60.0
 """How long a name may be unknown in a job with several nodes: a pod's record appears after the pod has started."""
+TYPED_NAME_S = 10.0
+"""The same on a terminal, where somebody may have mistyped it, and waits."""
 _LONGEST_PAUSE_S = 5.0
 """Between two lookups; the pauses double from half a second."""
 _HOLDER_S = 1.0
@@ -60,11 +62,12 @@ class Holder:
 
 
 class Unresolvable(Exception):
-    """A name has no usable address. `helps`: what to do, best first."""
+    """A name has no usable address. `helps`: what to do, best first. `missing`: the resolver says that it isn't
+    there."""
 
-    def __init__(self, reason: str, helps: tuple[str, ...] = ()) -> None:
+    def __init__(self, reason: str, helps: tuple[str, ...] = (), *, missing: bool = False) -> None:
         super().__init__(reason)
-        self.reason, self.helps = reason, helps
+        self.reason, self.helps, self.missing = reason, helps, missing
 
 
 class NoAddressYet(Unresolvable):
@@ -72,7 +75,11 @@ class NoAddressYet(Unresolvable):
 
 
 class _NotReady(Exception):
-    """DNS cannot answer yet."""
+    """DNS cannot answer yet; `missing`: it says that there is no such name, so far."""
+
+    def __init__(self, reason: str, *, missing: bool) -> None:
+        super().__init__(reason)
+        self.missing = missing
 
 
 def resolve(
@@ -82,19 +89,22 @@ def resolve(
     *,
     several_nodes: bool = False,
     loopback_allowed: bool = False,
+    missing_s: float = MISSING_NAME_S,
     once: bool = False,
     say: Callable[[str], None] = lambda _line: None,
 ) -> Resolved:
     """Return the IP address of a master: IPv4 if it has one. An address passes unchanged. Raises `Unresolvable`.
 
     While DNS isn't ready, asks again for `deadline_s` seconds, and `say` gets a line each time. With several nodes,
-    it also asks again for a name that doesn't exist, for up to 60 s. `once`: asks once, for up to `deadline_s`.
+    it also asks again for a name that doesn't exist, for up to `missing_s`. `once`: asks once, for up to `deadline_s`.
 
     With several nodes, a name that leads only to this host (127.0.1.1, docker0) is refused unless `loopback_allowed`.
     "localhost" and addresses are always accepted: two nodes on one host need them.
     """
     literal = literal_address(name)
-    found = [literal] if literal is not None else _look_up(name, port, deadline_s, several_nodes, once, say)
+    found = (
+        [literal] if literal is not None else _look_up(name, port, (deadline_s, missing_s), several_nodes, once, say)
+    )
     best = min(found, key=lambda each: each.family != socket.AF_INET)
     if several_nodes and literal is None and name != "localhost" and not loopback_allowed:
         _refuse_private(name, best)
@@ -102,24 +112,28 @@ def resolve(
 
 
 def _look_up(
-    name: str, port: int, deadline_s: float, several_nodes: bool, once: bool, say: Callable[[str], None]
+    name: str, port: int, limits_s: tuple[float, float], several_nodes: bool, once: bool, say: Callable[[str], None]
 ) -> list[Resolved]:
     # No tenacity: loading it would delay every start, and most names are found at once.
     started, pause_s = time.monotonic(), 0.5
+    deadline_s = limits_s[0]
     while True:
         waited = time.monotonic() - started
         limit_s = deadline_s if once else max(0.1, min(_LOOKUP_S, deadline_s - waited))
         try:
-            return _look_up_once(name, port, limit_s, not several_nodes or waited > _MISSING_NAME_S)
+            return _look_up_once(name, port, limit_s)
         except _NotReady as error:
-            waited = time.monotonic() - started
+            waited, helps = time.monotonic() - started, _ask_yourself(name)
+            if error.missing and not several_nodes:
+                raise Unresolvable(f"{name} has no address: {error}", helps, missing=True) from error
             if once:
-                raise NoAddressYet(f"{name} has no address: {error}", _ask_yourself(name)) from error
-            if waited >= deadline_s:
+                raise NoAddressYet(f"{name} has no address: {error}", helps) from error
+            until_s = min(limits_s) if error.missing else deadline_s
+            if waited >= until_s:
                 reason = f"{name} has no address after {waited:.0f} s: {error}"
-                raise Unresolvable(reason, _ask_yourself(name)) from error
-            say(f"waiting for DNS: {name}: {error} ({waited:.0f} s of {deadline_s:.0f} s)")
-        time.sleep(min(pause_s, deadline_s - waited))
+                raise Unresolvable(reason, helps, missing=error.missing) from error
+            say(f"waiting for DNS: {name}: {error} ({waited:.0f} s of {until_s:.0f} s)")
+        time.sleep(min(pause_s, until_s - waited))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
@@ -127,14 +141,23 @@ def _ask_yourself(name: str) -> tuple[str, ...]:
     return f"getent ahosts {name}", "use the master's IP address instead of its name"
 
 
-def _look_up_once(name: str, port: int, limit_s: float, missing_is_final: bool) -> list[Resolved]:
+def names_in_hosts_file() -> frozenset[str]:
+    """The names that /etc/hosts gives to addresses (hosts(5)); empty if it can't be read."""
+    try:
+        lines = Path("/etc/hosts").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(name for line in lines for name in line.partition("#")[0].split()[1:])
+
+
+def _look_up_once(name: str, port: int, limit_s: float) -> list[Resolved]:
     try:
         answers = _bounded(lambda: socket.getaddrinfo(name, port, type=socket.SOCK_STREAM), limit_s)
     except socket.gaierror as error:
         reason = (error.strerror or str(error)).lower()
         unknown = error.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
-        if error.errno == socket.EAI_AGAIN or (unknown and not missing_is_final):
-            raise _NotReady(reason) from error
+        if error.errno == socket.EAI_AGAIN or unknown:
+            raise _NotReady(reason, missing=unknown) from error
         raise Unresolvable(f"{name} has no address: {reason}", _ask_yourself(name)) from error
     except UnicodeError as error:
         raise Unresolvable(f"{name} is not a host name") from error
@@ -163,7 +186,7 @@ def _bounded(call: Callable[[], object], limit_s: float) -> Any:
 
     said = answer_of(fork(answer, limit_s))
     if not said:
-        raise _NotReady(f"no answer in {limit_s:.1g} s")
+        raise _NotReady(f"no answer in {limit_s:.1g} s", missing=False)
     match json.loads(said):
         case {"no_name": text}:
             raise UnicodeError(text)

@@ -15,6 +15,7 @@ _SEVERAL_NODES_S = 120.0
 """How long DNS may take to be ready: pods and instances of one job start minutes apart."""
 _NO_ENDPOINT = "no --rdzv-endpoint: only nodes on the same host can meet; on several hosts, all need HOST:PORT of one"
 _AGENT = "torch.distributed.run"
+_NAMES_S = 5.0
 _DRY_RUN_S = 1.0
 """A dry run doesn't wait: a login node may be unable to resolve the job's names."""
 
@@ -53,13 +54,23 @@ def _master(launch: Launch) -> Answer:
     say = _say if not options.dry_run else lambda _line: None
     try:
         # Each c10d agent asks whether the host is its own, so a name of this host may be a loopback address there.
-        found = net.resolve(host, port or 0, deadline_s, several_nodes=several, loopback_allowed=c10d, say=say)
+        typed = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+        found = net.resolve(
+            host,
+            port or 0,
+            deadline_s,
+            several_nodes=several,
+            loopback_allowed=c10d,
+            missing_s=net.TYPED_NAME_S if typed else net.MISSING_NAME_S,
+            say=say,
+        )
     except net.Unresolvable as error:
         if options.dry_run:
             warning = f"the master, {host}, does not resolve here: {error.reason}"
             return Answer(options, warnings=(warning,))
         setting = options.settings["rdzv_endpoint" if options.rdzv_endpoint else "master_addr"]
-        problem = Problem("DDP203", error.reason, setting.word, "the master", setting.place, helps=error.helps)
+        helps = (*(_alike(host, launch) if error.missing else ()), *error.helps)
+        problem = Problem("DDP203", error.reason, setting.word, "the master", setting.place, helps=helps)
         return Answer(options, problems=(problem,))
     interface = _interface_to(found.ip) if several else None
     if c10d:
@@ -73,6 +84,23 @@ def _master(launch: Launch) -> Answer:
     warnings = (f"the master, {host}, is not an address of this machine, which is node 0{why}",) if stranger else ()
     master = None if options.rdzv_endpoint or "master_addr" not in options.given else found.ip
     return Answer(options, warnings=warnings, master=master, interface=interface)
+
+
+def _alike(host: str, launch: Launch) -> tuple[str, ...]:
+    """Names like this one that this host or the scheduler knows."""
+    import subprocess
+    from contextlib import suppress
+
+    from ddp_run.plan import net
+    from ddp_run.settings import schedulers
+    from ddp_run.values.problem import nearest
+
+    names, job = net.names_in_hosts_file(), schedulers.job_nodes(launch.environ)
+    if job is not None and job.host_names:
+        with suppress(OSError, subprocess.SubprocessError):
+            told = subprocess.run(job.host_names, capture_output=True, text=True, timeout=_NAMES_S, check=True)
+            names |= set(told.stdout.split())
+    return tuple(f"--master-addr={each}   # did you mean this host?" for each in nearest(host, names))
 
 
 def _say(line: str) -> None:

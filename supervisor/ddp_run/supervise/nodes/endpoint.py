@@ -61,8 +61,7 @@ class Endpoint:
         loop.set_timer(_ANSWER_S + _AGAIN_S, self._ask, lasting=True)
         try:
             self._address = (
-                self._address
-                or net.resolve(self._host, self._port, _RESOLVE_S, several_nodes=True, loopback_allowed=True).ip
+                self._address or net.resolve(self._host, self._port, _RESOLVE_S, once=True, loopback_allowed=True).ip
             )
             family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
             self._socket = socket.socket(family, socket.SOCK_STREAM)
