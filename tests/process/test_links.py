@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import socket
 import time
@@ -324,6 +325,46 @@ def test_nodes_that_do_not_join_are_not_waited_for_for_ever(loop: Loop, place: P
     assert one.side.agree(stopped, 0, refused)[0].title == told.said
     hub.close()
     one.close()
+
+
+def test_strangers_leave_room_for_nodes(loop: Loop, place: Place) -> None:
+    hub = Run(loop, place)
+    strangers = []
+    for _ in range(400):
+        strangers.append(socket.create_connection((place.address, place.port)))
+        for wakeup in loop.wait(0):
+            assert not isinstance(wakeup, int)
+            wakeup()
+    one = Run(loop, replace(place, node_rank=1, host="b"))
+    serve(loop, lambda: one.has_joined)
+    assert len(hub.hub._links) <= place.nodes + 64 + 1
+    assert list(hub.hub._nodes) == [1]
+    for each in strangers:
+        each.close()
+    for run in (one, hub):
+        run.close()
+
+
+def test_a_listener_without_descriptors_rests(loop: Loop, place: Place) -> None:
+    hub = Run(loop, place)
+    client = socket.socket()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, hard))
+    try:
+        client.connect((place.address, place.port))
+        until, turns = time.monotonic() + 0.5, 0
+        while time.monotonic() < until:
+            for wakeup in loop.wait(0.1):
+                assert not isinstance(wakeup, int)
+                wakeup()
+                turns += 1
+        assert not hub.hub._links
+        assert turns < 50
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    serve(loop, lambda: bool(hub.hub._links))
+    client.close()
+    hub.close()
 
 
 @pytest.mark.parametrize("rank", [0, 1])

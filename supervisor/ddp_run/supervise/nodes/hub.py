@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,6 +32,10 @@ _ALIVE_S = 2.5 * messages.BEAT_S
 _GREETING_S = 10.0
 """How long a connection may stay open without saying which node it is."""
 _MOST_FOLLOWERS = 64
+_MOST_STRANGERS = 64
+"""So many connections, besides one for each node, may stay open without saying who they are."""
+_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_REST_S = 1.0
 
 
 @final
@@ -57,13 +62,14 @@ class Hub(Side):
         self._agreed: messages.Agreed | None = None
         """What was agreed last."""
         self._listener = listen(place.address, place.port)
-        ears.loop.watch(self._listener.fileno(), self._accept)
+        self._listen()
         self._look()
 
     def close(self) -> None:
         """Node 0 leaves."""
         self._hosts.close()
-        self._ears.loop.cancel_timer(self._look)
+        for each in (self._look, self._listen):
+            self._ears.loop.cancel_timer(each)
         self._ears.loop.unwatch(self._listener.fileno())
         self._listener.close()
         for link in self._links:
@@ -71,13 +77,23 @@ class Hub(Side):
 
     # ------------------------------------------------------------------------------------ how nodes join
 
+    def _listen(self) -> None:
+        self._ears.loop.watch(self._listener.fileno(), self._accept)
+
     def _accept(self) -> None:
         try:
             connected, _address = self._listener.accept()
-        except OSError:
+        except OSError as error:
+            if error.errno in _NO_ROOM:  # it stays readable, so the loop would never rest
+                self._ears.loop.unwatch(self._listener.fileno())
+                self._ears.loop.set_timer(_REST_S, self._listen, lasting=True)
             return
         link = Link(self._ears.loop, connected, self._place.job_key, self._on_message, is_server=True)
         self._links[link] = None
+        strangers = [each for each, node in self._links.items() if node is None]
+        if len(strangers) > self._place.nodes + _MOST_STRANGERS:  # the oldest: a node says at once who it is
+            strangers[0].close()
+            del self._links[strangers[0]]
 
     def _on_join(self, link: Link, join: Join) -> None:
         place = self._place
