@@ -58,7 +58,7 @@ class NodeRankTaken(Event):
 
 @frozen
 class EndpointTaken(Event):
-    """Another program has the rendezvous' endpoint, so nodes can't meet there. `heard`: what it answered, if it did."""
+    """Another program has the rendezvous' endpoint, so nodes can't meet there. `heard`: what it answered."""
 
     endpoint: str
     heard: str
@@ -66,8 +66,7 @@ class EndpointTaken(Event):
     @property
     def said(self) -> str:
         """What is wrong, in a line."""
-        answer = f"it answered `{self.heard}`" if self.heard else "it closed the connection"
-        return f"the program at {self.endpoint} is not torch's rendezvous: {answer}"
+        return f"the program at {self.endpoint} is not torch's rendezvous: it answered `{self.heard}`"
 
 
 @frozen

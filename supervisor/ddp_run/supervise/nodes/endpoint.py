@@ -40,7 +40,7 @@ class Endpoint:
         self._host, self._port, self._ears = host, port, ears
         self._address: str | None = None
         self._socket: socket.socket | None = None
-        self._nonce = b""
+        self._nonce = self._heard = b""
         self._said: str | None = None
         ears.loop.set_timer(FIRST_S, self._ask, lasting=True)
 
@@ -82,7 +82,7 @@ class Endpoint:
         if code:
             self._not_reached(of_errno(code))
             return
-        self._nonce = secrets.token_bytes(4)
+        self._nonce, self._heard = secrets.token_bytes(4), b""
         self._ears.loop.watch(self._socket.fileno(), self._answered)
         self._send(_GREETING + self._nonce)
         self._ears.loop.set_timer(_ANSWER_S / 2, self._provoke, key=self, lasting=True)
@@ -100,15 +100,18 @@ class Endpoint:
 
     def _answered(self) -> None:
         try:
-            heard = self._socket.recv(256) if self._socket is not None else self._nonce
+            got = self._socket.recv(256) if self._socket is not None else b""
         except BlockingIOError:
             return
         except OSError:
-            heard = b""
-        if heard[:4] == self._nonce:
+            got = b""
+        self._heard += got
+        if self._heard.startswith(self._nonce):
             self.close()  # a store: torch waits there for other nodes
-        else:
-            self._end_job(heard)
+        elif not self._nonce.startswith(self._heard):
+            self._end_job(self._heard)
+        elif not got:
+            self._no_answer("hangs up: it is no store of torch, or a proxy that has none behind it yet")
 
     # ------------------------------------------------------------------------------------ what follows
 
@@ -125,14 +128,16 @@ class Endpoint:
         if why is Reach.REFUSED:
             if self._address is None or not is_local(self._address):  # here the agent is about to listen
                 self._say(f"nothing listens at {where} yet: ddp-run is not started there, or its host is another one")
+        elif why is Reach.SILENT and self._nonce:
+            pass  # it has taken connections before; a busy one does not take all
         elif why is Reach.SILENT:
             self._say(f"no answer from {where}: that host is down, or a firewall drops the packets")
         elif why is not Reach.STRANGER:
             self._say(f"{where}: {why}")
 
-    def _no_answer(self) -> None:
+    def _no_answer(self, how: str = "takes connections, but doesn't answer as torch's store does") -> None:
         self._hang_up()
-        self._say(f"{self._host}:{self._port} takes connections, but doesn't answer as torch's store does")
+        self._say(f"{self._host}:{self._port} {how}")
 
     def _say(self, what: str) -> None:
         if what != self._said:
