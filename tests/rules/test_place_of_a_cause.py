@@ -100,6 +100,17 @@ def test_what_a_handler_raises(before: str, after: str, cause: str, sure: str) -
     assert (found.cause, found.confidence) == (cause, sure), found.title
 
 
+def test_of_two_with_one_cause_the_last_tells_more() -> None:
+    part = raised(
+        9, "step", "RuntimeError: basic_ios::clear: iostream error\n", f"{PACKAGES}/torch/serialization.py save"
+    )
+    left = f"{PACKAGES}/torch/serialization.py __exit__"
+    full = raised(9, "step", "OSError: [Errno 28] No space left on device: '/c'\n", left)
+    found = explain(part + AFTER + full)
+    assert (found.cause, found.confidence) == ("disk-full", "certain")
+    assert "no space left" in (found.title or "")
+
+
 def test_an_exception_that_a_library_handled_has_the_programs_line() -> None:
     caught = f'  File "{PACKAGES}/torch/_inductor/runtime/triton_heuristics.py", line 431, in _precompile\n    pass\n'
     large = "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 9, Hardware limit: 8.\n"

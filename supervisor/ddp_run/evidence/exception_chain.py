@@ -143,7 +143,9 @@ def handled(exception: ExceptionInfo) -> ExceptionInfo | None:
     if not _raised_while_handling(exception):
         return None
     origin = chain(exception)[-1]
-    return None if origin is exception or origin.type.rpartition(".")[2] in _EXPECTED else origin
+    if origin is exception or origin.type.rpartition(".")[2] in _EXPECTED:
+        return None
+    return origin_of(origin, exception)
 
 
 def in_exit(exception: ExceptionInfo) -> bool:

@@ -57,7 +57,7 @@ class Rules:
         """Whether the exception that ended a rank came of the one that it was handling, which is `own`: a clean-up that
         fails, too, or finds its peers gone."""
         if own.rule is best.rule:
-            return death.exception is not None and in_exit(death.exception)
+            return own.rule.general and death.exception is not None and in_exit(death.exception)
         lost = best.rule.consequence and not self._peer_ended(death)
         return lost or best.rule.end == "after" or own.rule.end == "sticky"
 

@@ -23,7 +23,7 @@ _LOOKUP_S = 10.0
 MISSING_NAME_S = 60.0
 """How long a name may be unknown in a job with several nodes: a pod's record appears after the pod has started."""
 TYPED_NAME_S = 10.0
-"""The same on a terminal, where somebody may have mistyped it, and waits."""
+"""The same on a terminal, where it may be mistyped, and a person waits."""
 _LONGEST_PAUSE_S = 5.0
 """Between two lookups; the pauses double from half a second."""
 _HOLDER_S = 1.0

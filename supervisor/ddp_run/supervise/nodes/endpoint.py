@@ -111,7 +111,7 @@ class Endpoint:
         elif not self._nonce.startswith(self._heard):
             self._end_job(self._heard)
         elif not got:
-            self._no_answer("hangs up: it is no store of torch, or a proxy that has none behind it yet")
+            self._no_answer("hangs up: it isn't torch's store, or it is a proxy that has none behind it yet")
 
     # ------------------------------------------------------------------------------------ what follows
 
