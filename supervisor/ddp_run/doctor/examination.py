@@ -22,6 +22,7 @@ from ddp_run.api.child import Said
 from ddp_run.api.result import LaunchRefused
 from ddp_run.doctor.check import Check, Level, Surroundings, all_checks, asked
 from ddp_run.doctor.reports import Launched, Reports, read_lines
+from ddp_run.judge.verdict import ANSWER
 from ddp_run.observe.memory import host_memory
 from ddp_run.plan import node_facts
 from ddp_run.plan.checks.devices import visible_gpus
@@ -280,7 +281,7 @@ class _Ranks(io.StringIO):
         try:
             message = json.loads(line)
         except ValueError:
-            if not line.startswith("ddp-run: verdict "):
+            if not line.startswith(ANSWER):
                 self.plain.append(line)
             return
         if message.get("event") == "verdict" or "outcome" in message:

@@ -21,6 +21,8 @@ from ddp_run.judge.text_signs import LogEnd, TextSign
 from ddp_run.judge.verdict import OF_THE_NETWORK, Layer, Rule, Verdict
 from ddp_run.record.events import ExceptionInfo
 
+_REFUSED = re.compile(r"\b[Cc]onnection (?:was )?(?:refused|reset|closed)\b")
+
 
 def explain_text(text: str) -> Verdict:
     """Return the verdict for pasted logs."""
@@ -73,9 +75,6 @@ def _read(logs: Sequence[Log]) -> Verdict:
     if lost_peers.only_lost(found) and not diagnose.failed_by_itself(evidence):
         found = lost_peers.without_the_first(found, len(logs))
     return told_before.with_the_answer(as_sure_as_the_text(found, end), end).without_secrets()
-
-
-_REFUSED = re.compile(r"\b[Cc]onnection (?:was )?(?:refused|reset|closed)\b")
 
 
 def wanted_words() -> frozenset[str]:

@@ -225,9 +225,10 @@ def ended_by(death: Death, signs: Sequence[Sign]) -> Hit | None:
 
 def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
     """Find the sign in the exception that ended the rank, else in those that led to it (`raise … from`, a worker's)."""
-    raised = death.exception
-    for link in chain(raised) if raised is not None else ():
-        if raised is None or dealt_with(link, raised):
+    if (raised := death.exception) is None:
+        return None
+    for link in chain(raised):
+        if dealt_with(link, raised):
             continue
         name = link.type.rpartition(".")[2]
         said = f"{link.type}: {link.message}" if link.message else link.type

@@ -11,10 +11,10 @@ from typing import cast
 
 from ddp_run.judge.catalogue import rule_named
 from ddp_run.judge.text_signs import LogEnd
-from ddp_run.judge.verdict import Confidence, FirstFailure, Outcome, Verdict
+from ddp_run.judge.verdict import ANSWER, Confidence, FirstFailure, Outcome, Verdict
 from ddp_run.record.events import Rank
 
-LAST_LINE = "ddp-run: verdict outcome="
+LAST_LINE = f"{ANSWER}outcome="
 _ANSWER = re.compile(
     rf"^[>\s]{{0,8}}{LAST_LINE}(?P<outcome>failed|hung|interrupted) cause=(?P<cause>[a-z][\w\-]*) code=(?P<code>\w+) "
     r"rank=(?P<rank>-|\d{1,9}) node=(?P<node>\S+) exit=(?P<exit>\d{1,3}) "

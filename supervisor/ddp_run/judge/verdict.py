@@ -16,6 +16,8 @@ Confidence = Literal["certain", "likely", "unknown"]
 SUREST_FIRST: tuple[Confidence, ...] = ("certain", "likely", "unknown")
 
 
+ANSWER = "ddp-run: verdict "
+"""How the last line begins that ddp-run prints: a promise to scripts."""
 OF_THE_LAUNCH, OF_THE_NETWORK, OF_USER_CODE = "DDP1", "DDP2", "DDP6"
 """How the codes of causes in the launch, in the network, and in the user's code begin."""
 

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ddp_run.judge.verdict import FirstFailure, Verdict
+from ddp_run.judge.verdict import ANSWER, FirstFailure, Verdict
 from ddp_run.record import file_names
 from ddp_run.record.events import MonotonicNs
 from ddp_run.values.lines import neutral_text
@@ -143,7 +143,7 @@ def verdict_line(verdict: Verdict, *, attempts: int | None, folder: Path | None)
         **({"restarts": verdict.restarts} if verdict.restarts else {}),
         "folder": folder,
     }
-    return "ddp-run: verdict " + " ".join(f"{key}={_value(value)}" for key, value in values.items())
+    return ANSWER + " ".join(f"{key}={_value(value)}" for key, value in values.items())
 
 
 def _value(value: object) -> str:

@@ -17,6 +17,7 @@ from ddp_run.plan import net
 from ddp_run.record.events import EndpointTaken, Event, PeerFailed, RankStarted
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes.agreement import Ears
+from ddp_run.supervise.nodes.link import connecting
 from ddp_run.supervise.nodes.reach import Reach, of_errno
 from ddp_run.values.addresses import is_local
 from ddp_run.values.lines import neutral
@@ -63,10 +64,7 @@ class Endpoint:
             self._address = (
                 self._address or net.resolve(self._host, self._port, _RESOLVE_S, once=True, loopback_allowed=True).ip
             )
-            family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
-            self._socket = socket.socket(family, socket.SOCK_STREAM)
-            self._socket.setblocking(False)
-            code = self._socket.connect_ex((self._address, self._port))
+            self._socket, code = connecting(self._address, self._port)
         except (OSError, net.Unresolvable):
             return
         if code not in (0, errno.EINPROGRESS):

@@ -33,7 +33,7 @@ _GREETING_S = 10.0
 """How long a connection may stay open without saying which node it is."""
 _MOST_FOLLOWERS = 64
 _MOST_STRANGERS = 64
-"""So many connections, besides one for each node, may stay open without saying who they are."""
+"""So many connections, besides one for each node, may be open."""
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _REST_S = 1.0
 
@@ -90,10 +90,10 @@ class Hub(Side):
             return
         link = Link(self._ears.loop, connected, self._place.job_key, self._on_message, is_server=True)
         self._links[link] = None
-        strangers = [each for each, node in self._links.items() if node is None]
-        if len(strangers) > self._place.nodes + _MOST_STRANGERS:  # the oldest: a node says at once who it is
-            strangers[0].close()
-            del self._links[strangers[0]]
+        if len(self._links) > self._place.nodes + _MOST_STRANGERS:  # a node says at once who it is
+            oldest = next(each for each, node in self._links.items() if node is None)
+            oldest.close()
+            del self._links[oldest]
 
     def _on_join(self, link: Link, join: Join) -> None:
         place = self._place

@@ -57,17 +57,25 @@ def listen(address: str, port: int) -> socket.socket:
     return listener
 
 
+def connecting(address: str, port: int) -> tuple[socket.socket, int]:
+    """Begin to connect, without waiting. Returns the socket and an errno: EINPROGRESS, 0 if it is done, or why not.
+
+    Raises OSError if this process can't have another socket.
+    """
+    begun = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    begun.setblocking(False)
+    try:
+        return begun, begun.connect_ex((address, port))
+    except socket.gaierror:  # of a link-local address: there is no such interface
+        return begun, errno.ENODEV
+
+
 def dial(loop: Loop, address: str, port: int, job_key: bytes, hear: Hear) -> Link | None:
     """Connect to a node that listens. None if this process can't have another socket."""
     try:
-        dialling = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+        dialling, code = connecting(address, port)
     except OSError:
         return None
-    dialling.setblocking(False)
-    try:
-        code = dialling.connect_ex((address, port))
-    except socket.gaierror:  # of a link-local address: there is no such interface
-        code = errno.ENODEV
     link = Link(loop, dialling, job_key, hear, is_server=False)
     if code not in (0, errno.EINPROGRESS):
         loop.set_timer(0.0, partial(link.fail, code), key=link, lasting=True)
