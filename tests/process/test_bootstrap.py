@@ -370,6 +370,29 @@ def test_a_signal_handler_that_raises_meanwhile_takes_nothing_from_the_report(ra
     assert rank.stdout == "True\n"
 
 
+@pytest.mark.parametrize("where", ["strip", "describe", "__str__", "_printed", "_send"])
+@pytest.mark.parametrize("handler", ["SIG_DFL", "sys.exit(9)", "print('saved')", "SIG_IGN"])
+def test_a_sigterm_meanwhile_takes_effect_after_the_report(ranks: Ranks, where: str, handler: str) -> None:
+    program = f"""
+    import os, signal, sys
+    def handle(*_): {handler if "(" in handler else "pass"}
+    signal.signal(signal.SIGTERM, {"handle" if "(" in handler else f"signal.{handler}"})
+    class Lost(Exception):
+        def __str__(self): return "gone"
+    def strike(frame, event, arg):
+        if event == "call" and frame.f_code.co_name == "{where}":
+            sys.setprofile(None)
+            os.kill(os.getpid(), signal.SIGTERM)
+    sys.setprofile(strike)
+    raise Lost
+    """
+    rank = ranks.rank("script", ranks.write("prog.py", textwrap.dedent(program)))
+    assert rank.failed is not None
+    assert (rank.failed["code"], rank.failed["exception"]["message"]) == (1, "gone")
+    assert rank.code == {"SIG_DFL": -signal.SIGTERM, "sys.exit(9)": 9}.get(handler, 1)
+    assert rank.stdout == ("saved\n" if "print" in handler else "")
+
+
 def test_the_error_file_is_in_torchs_form(ranks: Ranks) -> None:
     before = time.time()
     ranks.rank("script", ranks.write("prog.py", "raise ValueError('bad')\n"))

@@ -73,6 +73,28 @@ def assert_victims(outcome: Outcome, code: int) -> None:
     assert outcome.code == code
 
 
+# Rank 1 fails while rank 0 still describes its own exception, and the agent ends rank 0.
+SLOW_REPORT = """
+import os, time
+class First(Exception):
+    def __str__(self):
+        open("reports", "w").close()
+        time.sleep(1)
+        return "came first"
+if os.environ["RANK"] == "0":
+    raise First
+while not os.path.exists("reports"): time.sleep(0.001)
+raise ValueError("came second")
+"""
+
+
+def test_a_rank_that_is_ended_while_it_reports(ddp: Launcher) -> None:
+    outcome = ddp("--nproc-per-node", 2, ddp.script(SLOW_REPORT))
+    first = outcome.verdict["first_failure"]
+    assert (first["rank"], first["exception"]["message"]) == (0, "came first"), outcome.events
+    assert outcome.code == 1
+
+
 @pytest.mark.parametrize("_repeat", REPEAT)
 def test_the_cause_and_not_its_victims(ddp: Launcher, _repeat: int) -> None:
     assert_victims(ddp("--nproc-per-node", 3, ddp.script(SLOW_DEATH)), 1)

@@ -30,27 +30,50 @@ def record(
 
     `at`: nanoseconds of CLOCK_MONOTONIC; `code`: what the interpreter will exit with; `trace`: the traceback without
     our frames; `load` gives a module of this folder.
+    """
+    _import_from_standard_library()
+    shown = describe(error, trace)
+    if "torch.nn.parallel.distributed" in sys.modules:
+        try:
+            shown["unused"] = load("reducer").unused(error, is_users)
+        except Exception:  # the message has the numbers
+            pass
+    _send(boot, at, code, shown)
+    write_error_file(shown)
+
+
+class HeldSignals:
+    """Signals that must not end a report: it takes tens of milliseconds on a busy host.
+
+    The agent sends SIGTERM as soon as it sees another rank fail. If that ended this one, which may have failed first,
+    nobody would know why. So SIGTERM waits until the report is sent.
 
     Torch's handler for SIGCHLD raises if a DataLoader's worker has died. A rank that lost its connection to that worker
     is often here by then, as the kernel closes a dead process's sockets before it signals the parent. So no handler for
-    SIGCHLD runs meanwhile. If one that was already due raises, the caller tries again.
+    SIGCHLD runs meanwhile.
     """
-    handler = _signal.getsignal(_signal.SIGCHLD)
-    if callable(handler):
-        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
-    try:
-        _import_from_standard_library()
-        shown = describe(error, trace)
-        if "torch.nn.parallel.distributed" in sys.modules:
-            try:
-                shown["unused"] = load("reducer").unused(error, is_users)
-            except Exception:  # the message has the numbers
-                pass
-        _send(boot, at, code, shown)
-        write_error_file(shown)
-    finally:
-        if callable(handler):
-            _signal.signal(_signal.SIGCHLD, handler)
+
+    def __init__(self) -> None:
+        self._came: "list[int]" = []
+        self._replaced: "list[tuple[int, Any]]" = []
+
+    def hold(self) -> None:
+        """A handler that is already due may raise here; then call it again."""
+        for number, handler in ((_signal.SIGTERM, self._note), (_signal.SIGCHLD, _signal.SIG_DFL)):
+            before = _signal.getsignal(number)
+            if callable(before) or (number, before) == (_signal.SIGTERM, _signal.SIG_DFL):
+                self._replaced.append((number, before))
+                _signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: object) -> None:
+        self._came.append(number)
+
+    def release(self) -> None:
+        """Restore the handlers. A SIGTERM that came meanwhile takes effect: it ends the process, or its handler runs."""
+        while self._replaced:
+            _signal.signal(*self._replaced.pop())
+        if self._came:
+            os.kill(os.getpid(), self._came[0])
 
 
 def _send(boot: "Any", at: int, code: int, shown: "dict[str, Any]") -> None:

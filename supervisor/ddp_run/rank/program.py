@@ -243,15 +243,24 @@ class Program:
             pass
 
     def _record(self, error: BaseException, code: int) -> None:
+        at, held = time.monotonic_ns(), None
         for _ in range(3):  # a signal handler of the program may raise in it
             try:
                 if self._boot is None or os.getpid() != self._boot.pid:  # a forked child's failure is not the rank's
                     return
-                at, self._told = time.monotonic_ns(), True
-                self._load("failure").record(self._boot, at, code, error, self.strip(error.__traceback__), self._load)
+                self._told = True
+                failure = self._load("failure")
+                held = held or failure.HeldSignals()
+                held.hold()
+                failure.record(self._boot, at, code, error, self.strip(error.__traceback__), self._load)
                 break
             except Exception:
                 pass
+        try:
+            if held is not None:
+                held.release()
+        except Exception:  # from the program's handler: the program ends with its own exception
+            pass
         try:
             if (self._boot.watch or {}).get("debug") and self._boot.described != id(error):
                 self._load("debug").failed("the program", error, False)
