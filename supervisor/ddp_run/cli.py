@@ -166,9 +166,11 @@ def launch(words: tuple[str, ...], *, begun: Callable[[Path], None] | None = Non
     if checked.problems:
         raise Refused(checked.problems, words)
     from ddp_run.plan.launch_plan import make_plan
+    from ddp_run.values.addresses import is_local
 
     reached = {"master": checked.master, "interface": checked.interface}
-    plan = make_plan(checked.options, environ, python=sys.executable, **reached)
+    is_here = checked.master is not None and is_local(checked.master)
+    plan = make_plan(checked.options, environ, python=sys.executable, master_is_here=is_here, **reached)
     if options.dry_run:
         from ddp_run.plan import node_facts, plan_file
 

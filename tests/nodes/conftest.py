@@ -51,9 +51,16 @@ class Job:
         env: Mapping[str, str] | None = None,
         later: Container[int] = (),
         meeting: tuple[object, ...] | None = None,
+        rendezvous: str = "static",
+        at: str | None = None,
     ) -> None:
-        """`meeting`: options of the rendezvous; a static one at node 0 by default."""
-        self.cluster, self._meeting = cluster, meeting
+        """`rendezvous`: static or c10d, `at` node 0's host name, or this address of it; `meeting`: other options."""
+        self.cluster, self._meeting, self._rendezvous, self._at = (
+            cluster,
+            meeting,
+            rendezvous,
+            at or cluster.node(0).host,
+        )
         self._ddp, self._words, self._nproc, self._options = ddp, words, nproc, options
         self._mark_file = ddp.cwd / f"mark{len(ddp.started)}"
         self._env = {"MARK_FILE": str(self._mark_file), **(env or {})}
@@ -75,9 +82,12 @@ class Job:
     ) -> Running:
         """A node that was to start later; `env`, `options` and the clock are its alone."""
         node = self.cluster.node(rank)
-        static: tuple[object, ...] = ("--nnodes", len(self.cluster.nodes), "--node-rank", rank)
-        static += ("--master-addr", self.cluster.node(0).host, "--master-port", PORT)
-        meeting = static if self._meeting is None else self._meeting
+        meeting = self._meeting
+        if meeting is None:
+            at = f"[{self._at}]:{PORT}" if ":" in self._at else f"{self._at}:{PORT}"
+            c10d = ("--rdzv-backend", "c10d", "--rdzv-endpoint", at)
+            static = ("--node-rank", rank, "--master-addr", self._at, "--master-port", PORT)
+            meeting = ("--nnodes", len(self.cluster.nodes), *(c10d if self._rendezvous == "c10d" else static))
         words = [*meeting, "--nproc-per-node", self._nproc, *self._options, *options, *self._words]
         taken = (self._ddp.cwd / f"node_{rank}").exists()
         folder = f"node_{rank}_{len(self._ddp.started)}" if taken else f"node_{rank}"
@@ -138,11 +148,22 @@ def cluster(clusters: Callable[[int], Cluster]) -> Cluster:
     return clusters(2)
 
 
+@pytest.fixture(params=["static", pytest.param("c10d", marks=pytest.mark.slow_system)])
+def rendezvous(request: pytest.FixtureRequest) -> str:
+    """How the nodes meet: all promises hold under both."""
+    return str(request.param)
+
+
 @pytest.fixture
-def start_job(clusters: object, ddp: Launcher) -> Callable[..., Job]:
+def start_job(clusters: object, ddp: Launcher, rendezvous: str) -> Callable[..., Job]:
     """`start_job(cluster, TRAIN, "--steps", 3, nproc=2)`: the job on every node at once; further words as of `Job`."""
 
     def start(cluster: Cluster, *words: object, **further: Any) -> Job:
-        return Job(ddp, cluster, words, **further)
+        return Job(ddp, cluster, words, rendezvous=rendezvous, **further)
 
     return start
+
+
+def unnumbered(rendezvous: str, node: int) -> tuple[int | None, str]:
+    """A node's number and name while torch has not numbered the nodes of an attempt, as it does with c10d."""
+    return (node, f"node {node} (node{node})") if rendezvous == "static" else (None, f"node{node}")

@@ -24,6 +24,12 @@ MEETING = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"node0:{PORT}", "--rdzv
 NOT_LONG = ("--rdzv-conf", "last_call_timeout=3,keep_alive_interval=1")
 
 
+@pytest.fixture
+def rendezvous() -> str:
+    """Each test has its own."""
+    return "c10d"
+
+
 def test_a_node_joins_and_one_is_lost(clusters: Callable[[int], Cluster], start_job: StartJob, tmp_path: Path) -> None:
     stop = tmp_path / "stop"
     meeting = ("--nnodes", "1:3", *MEETING, *NOT_LONG)
@@ -67,7 +73,7 @@ def test_each_node_judges_a_failure_for_itself(cluster: Cluster, start_job: Star
 def test_a_node_says_what_it_waits_for(cluster: Cluster, start_job: StartJob, reached: bool, said: str) -> None:
     if not reached:
         cluster.cut(0)
-    job = start_job(cluster, TRAIN, meeting=("--nnodes", "2", *MEETING[:-2]), later=(0, 1))
+    job = start_job(cluster, TRAIN, meeting=("--nnodes", "1:2", *MEETING[:-2]), later=(0, 1))
     running = job.start(1)
     wait_until(lambda: said in running.console(), lambda: f"{said!r}; console: {running.console()}", 60)
     running.process.send_signal(signal.SIGINT)

@@ -43,9 +43,10 @@ def assert_names(outcome: NodeOutcome, lost: int, how: str) -> None:
 
 def named_after(outcome: NodeOutcome) -> float:
     """Seconds from the fault to the moment at which this node knew of it; printed with the time of its exit."""
-    (told,) = outcome.named("PeerFailed")
     assert outcome.marked_at is not None
-    seconds = float(told["at"] / 1e9 - outcome.marked_at)
+    assert outcome.seconds is not None
+    told = outcome.named("PeerFailed")  # none if this node's own agent fails at the same time: c10d's looks as well
+    seconds = float(told[0]["at"] / 1e9 - outcome.marked_at) if told else outcome.seconds
     print(f"named after {seconds:.1f} s, exit after {outcome.seconds:.1f} s: {outcome.verdict['title']}")
     return seconds
 

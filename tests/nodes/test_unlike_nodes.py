@@ -8,24 +8,26 @@ from pathlib import Path
 import pytest
 
 from .cluster import Cluster
-from .conftest import TRAIN, Job
+from .conftest import TRAIN, Job, unnumbered
 
 StartJob = Callable[..., Job]
 
 
 @pytest.mark.slow_system
-def test_a_difference_is_said_once_on_node_0(cluster: Cluster, start_job: StartJob) -> None:
+def test_a_difference_is_said_once_on_node_0(cluster: Cluster, start_job: StartJob, rendezvous: str) -> None:
     job = start_job(cluster, TRAIN, "--steps", 2, env={"NCCL_ALGO": "Ring"}, later=(1,))
     job.start(1, env={"NCCL_ALGO": "Tree"})
     outcomes = job.wait()
     assert [outcome.code for outcome in outcomes] == [0, 0]
-    said = "nodes differ in NCCL_ALGO: Ring on node 0 (node0), Tree on node 1 (node1); jobs on such nodes often fail"
+    first, second = (unnumbered(rendezvous, node)[1] for node in (0, 1))
+    both = "nodes 0-1" if rendezvous == "static" else "node0, node1"
+    said = f"nodes differ in NCCL_ALGO: Ring on {first}, Tree on {second}; jobs on such nodes often fail"
     assert [outcome.stderr.count(said) for outcome in outcomes] == [1, 0]
     assert outcomes[1].stderr == ""
     (compared,) = outcomes[0].named("NodesCompared")
     assert [said.partition(":")[0] for said in compared["breaking"]] == ["NCCL_ALGO"]
-    assert "interface to node 0: eth0 on nodes 0-1" in compared["alike"]
-    assert "wall clock minus node 0's: 0.0 s on nodes 0-1" in compared["alike"]
+    assert f"interface to node 0: eth0 on {both}" in compared["alike"]
+    assert f"wall clock minus node 0's: 0.0 s on {both}" in compared["alike"]
     assert outcomes[0].folder is not None
     facts = outcomes[0].folder / "nodes" / "facts.txt"
     assert f"full comparison: {facts}" in outcomes[0].stderr
@@ -43,7 +45,7 @@ def test_nothing_is_compared_without_the_checks(cluster: Cluster, start_job: Sta
 
 @pytest.mark.parametrize("strict_on", [0, pytest.param(1, marks=pytest.mark.slow_system)])
 def test_unlike_nodes_end_with_78_where_that_is_asked_for(
-    cluster: Cluster, start_job: StartJob, strict_on: int
+    cluster: Cluster, start_job: StartJob, strict_on: int, rendezvous: str
 ) -> None:
     """Node 0 decides; what another node alone asks for does not count."""
     strict = [{"DDP_RUN_PREFLIGHT": "strict"} if node == strict_on else {} for node in (0, 1)]
@@ -54,7 +56,8 @@ def test_unlike_nodes_end_with_78_where_that_is_asked_for(
     if strict_on == 1:
         assert [outcome.code for outcome in outcomes] == [0, 0]
         return
-    title = "nodes differ in NCCL_ALGO: Ring on node 0 (node0), Tree on node 1 (node1) (--preflight strict)"
+    first, second = (unnumbered(rendezvous, node)[1] for node in (0, 1))
+    title = f"nodes differ in NCCL_ALGO: Ring on {first}, Tree on {second} (--preflight strict)"
     for outcome in outcomes:
         assert (outcome.code, outcome.verdict["outcome"], outcome.verdict["title"]) == (78, "refused", title)
         assert (outcome.verdict["cause"], outcome.verdict["attempts"]) == ("unlike-nodes", 1)

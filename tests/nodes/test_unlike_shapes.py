@@ -53,8 +53,8 @@ def test_a_failure_where_there_is_only_ipv6(clusters: MakeCluster, start_job: St
 def test_a_retry_where_there_is_only_ipv6(clusters: MakeCluster, start_job: StartJob) -> None:
     cluster = clusters(2, ipv6=True)
     words = ("--fail-rank", 1, "--how", "os_exit", "--fail-times", 1, "--steps", 3)
-    options = ("--max-retries", 1, "--master-addr", cluster.node(0).address)
-    outcomes = start_job(cluster, TRAIN, *words, options=options).wait()
+    options = ("--max-retries", 1)
+    outcomes = start_job(cluster, TRAIN, *words, options=options, at=cluster.node(0).address).wait()
     used = [[each["port"] for each in outcome.named("AttemptStarted")] for outcome in outcomes]
     assert [outcome.code for outcome in outcomes] == [0, 0], outcomes[0].stderr
     assert used[0] == used[1]
@@ -71,8 +71,7 @@ def test_the_interface_of_the_route_is_taken(cluster: Cluster, start_job: StartJ
         node.run("ip", "addr", "add", f"{node.network}{node.rank + 100}/24", "dev", "idle0")
         kept = [line for line in node.hosts_file.read_text().splitlines() if node.host not in line]
         node.hosts_file.write_text("\n".join([f"172.17.0.1 {node.host}", *kept, ""]))
-    options = ("--master-addr", cluster.node(0).address)
-    outcomes = start_job(cluster, TRAIN, "--steps", 2, options=options).wait()
+    outcomes = start_job(cluster, TRAIN, "--steps", 2, at=cluster.node(0).address).wait()
     assert [outcome.code for outcome in outcomes] == [0, 0], outcomes[0].stderr
     for outcome in outcomes:
         assert outcome.folder is not None
@@ -85,8 +84,7 @@ def test_no_name_server_answers(cluster: Cluster, start_job: StartJob, by: str) 
     """It drops what it is asked. An address needs none, and /etc/hosts knows the names of the nodes."""
     for node in cluster.nodes:
         (node.etc / "resolv.conf").write_text("nameserver 10.99.0.77\noptions timeout:30\n")
-    options = ("--master-addr", getattr(cluster.node(0), by))
-    outcomes = start_job(cluster, TRAIN, *FAILS, options=options).wait()
+    outcomes = start_job(cluster, TRAIN, *FAILS, at=getattr(cluster.node(0), by)).wait()
     assert_rank_failed(outcomes, 1, 1)
     for outcome in outcomes:
         (began,), ranks = outcome.named("RunStarted"), outcome.named("RankStarted")

@@ -123,7 +123,7 @@ def refused(tmp_path: Path) -> Refuser:
         ("-m no_such_module", "no_such_module", "module no_such_module does not exist"),
         ("-m train.py", "train.py", "-m takes a module, but train.py is a file"),
         ("--no-python no-such-program", "no-such-program", "program no-such-program is not on PATH"),
-        ("--max-retries 1 --nnodes 1:2 train.py", "1", "--max-retries needs a fixed number of nodes and a static"),
+        ("--max-retries 1 --nnodes 1:2 train.py", "1", "--max-retries needs a fixed number of nodes that meet"),
         ("--config none.toml train.py", "none.toml", "cannot read none.toml: No such file"),
         ("--config . train.py", ".", "cannot read .: Is a directory"),
         ("--log-dir train.py train.py", "train.py", "train.py is not a folder"),

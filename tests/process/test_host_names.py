@@ -11,6 +11,7 @@ from tests.waiting import wait_until
 
 from ddp_run.supervise.loop import Loop, reap
 from ddp_run.supervise.nodes import host_names
+from ddp_run.supervise.nodes.agreement import Ears, Place
 from ddp_run.supervise.nodes.host_names import HostNames
 from ddp_run.values.helper_process import HelperProcesses
 
@@ -35,9 +36,15 @@ def serve(loop: Loop, helpers: HelperProcesses) -> None:
     wait_until(gone, "the command's end")
 
 
+def hosts(loop: Loop, helpers: HelperProcesses, command: tuple[str, ...], nodes: int) -> HostNames:
+    place = Place(0, nodes, "gpu00", "/runs/r", "127.0.0.1", 1, b"", 1.0, False, host_names=command)
+    ears = Ears(loop, print, (), print, print, print, lambda: 0, helpers)
+    return HostNames(place, ears, {})
+
+
 def asked(loop: Loop, *command: str, nodes: int = 12) -> HostNames:
     helpers = HelperProcesses()
-    names = HostNames(command, nodes, loop, helpers)
+    names = hosts(loop, helpers, command, nodes)
     names.ask()
     names.ask()
     assert len(helpers.pids) == 1
@@ -51,7 +58,7 @@ def printing(count: int) -> tuple[str, ...]:
 
 def test_nodes_are_named_by_their_hosts(loop: Loop) -> None:
     names = asked(loop, *printing(12))
-    assert names.of(3) == "gpu03"
+    assert names.never_seen()[2] == (3, "gpu03")
     assert names.named([1]) == "node 1 (gpu01)"
     assert names.named([4, 1, 5]) == "nodes 1,4-5 (gpu01, gpu04, gpu05)"
     assert names.named(range(1, 12)).endswith("gpu07, gpu08, …)")
@@ -63,13 +70,13 @@ def test_without_an_answer_they_have_numbers(
 ) -> None:
     monkeypatch.setattr(host_names, "_ANSWER_S", 0.5)
     names = asked(loop, *command)
-    assert (names.of(1), names.named([1, 2])) == ("", "nodes 1-2")
+    assert (names.never_seen()[0], names.named([1, 2])) == ((1, ""), "nodes 1-2")
 
 
 @pytest.mark.parametrize("command", [(), ("/no/such/program",)], ids=["none", "missing"])
 def test_nobody_to_ask(loop: Loop, command: tuple[str, ...]) -> None:
     helpers = HelperProcesses()
-    names = HostNames(command, 2, loop, helpers)
+    names = hosts(loop, helpers, command, 2)
     names.ask()
     assert not helpers.pids
     assert names.named([1]) == "node 1"
@@ -78,7 +85,7 @@ def test_nobody_to_ask(loop: Loop, command: tuple[str, ...]) -> None:
 
 def test_who_closes_ends_what_was_asked(loop: Loop) -> None:
     helpers = HelperProcesses()
-    names = HostNames(("sleep", "600"), 2, loop, helpers)
+    names = hosts(loop, helpers, ("sleep", "600"), 2)
     before = len(os.listdir("/proc/self/fd"))
     names.ask()
     names.close()

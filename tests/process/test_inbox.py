@@ -23,7 +23,14 @@ from ddp_run.supervise.ranks import RankProcess, Ranks
 
 AT = time.monotonic_ns()
 RANK_3 = {"at": AT, "folder": "attempt_0/restart_1/rank_3"}
-HELLO: dict[str, Any] = {"event": "started", **RANK_3, "local_rank": 1, "world_size": 4, "local_world_size": 2}
+HELLO: dict[str, Any] = {
+    "event": "started",
+    **RANK_3,
+    "local_rank": 1,
+    "world_size": 4,
+    "local_world_size": 2,
+    "group_rank": 0,
+}
 RAISED: dict[str, Any] = {"type": "ValueError", "message": "no", "file": "/a.py", "line": 3, "function": "f"}
 FAILED: dict[str, Any] = {"event": "failed", **RANK_3, "code": 1, "exception": RAISED}
 PHASE: dict[str, Any] = {"event": "phase", **RANK_3, "phase": "training"}

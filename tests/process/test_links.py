@@ -7,11 +7,12 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.process.agreeing import BAD, KEY, Run, again, failed, loop, place, refused, runs, serve, serve_for, started
 from tests.waiting import limit
 
 from ddp_run.evidence.model import Evidence
@@ -24,8 +25,6 @@ from ddp_run.plan.net import free_port
 from ddp_run.record.events import (
     AgentExited,
     AllRanksEnded,
-    Event,
-    LocalRank,
     MonotonicNs,
     NodeRankTaken,
     NodeReported,
@@ -34,9 +33,7 @@ from ddp_run.record.events import (
     PeerFailed,
     Rank,
     RankExited,
-    RankFailed,
     RanksEnded,
-    RankStarted,
     SignalReceived,
     SignalSent,
     Target,
@@ -44,11 +41,8 @@ from ddp_run.record.events import (
 from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Loop
 from ddp_run.supervise.nodes import agreement, messages, other_node
-from ddp_run.supervise.nodes.agreement import Ears, Place, Side
-from ddp_run.supervise.nodes.hub import Hub
-from ddp_run.supervise.nodes.join import job_key, meet
+from ddp_run.supervise.nodes.agreement import Place
 from ddp_run.supervise.nodes.link import Ended, Link, Opened
-from ddp_run.supervise.nodes.member import Member
 from ddp_run.supervise.nodes.messages import (
     Agreed,
     Failing,
@@ -66,22 +60,7 @@ from ddp_run.supervise.nodes.other_node import OtherNode
 from ddp_run.supervise.nodes.rival import Rival
 from ddp_run.values.node_fact import Fact
 
-KEY = job_key({"DDP_RUN_SECRET": "hush"}, "job")
-
-
-@pytest.fixture
-def loop() -> Iterator[Loop]:
-    with Loop([]) as made:
-        yield made
-
-
-def serve(loop: Loop, until: Callable[[], bool], within_s: float = 20.0) -> None:
-    deadline = time.monotonic() + limit(within_s)
-    while not until():
-        assert time.monotonic() < deadline, "it took too long"
-        for wakeup in loop.wait(0.1):
-            assert not isinstance(wakeup, int)
-            wakeup()
+__all__ = ["loop", "place", "runs"]
 
 
 class End:
@@ -170,62 +149,6 @@ def test_a_web_server_is_no_node(loop: Loop) -> None:
 # ------------------------------------------------------------------------------------- hub and members
 
 
-BAD = Verdict("failed", 7, "python-exception", "DDP600", "rank 1 raised ValueError", "certain")
-
-
-class Run:
-    """What a run is to an agreement."""
-
-    def __init__(self, loop: Loop, place: Place) -> None:
-        self.events: list[Event] = []
-        self.told: list[tuple[int, Event]] = []
-        self.said: list[str] = []
-        ears = Ears(
-            loop=loop,
-            emit=self.events.append,
-            events=self.events,
-            say=self.said.append,
-            end_ranks=lambda attempt, event: self.told.append((attempt, event)),
-            serve=lambda s: serve_for(loop, s),
-            stops=lambda: 0,
-        )
-        self._side, self._rival = meet(place, ears)
-
-    @property
-    def side(self) -> Side:
-        assert self._side is not None
-        return self._side
-
-    def close(self) -> None:
-        for each in (self._side, self._rival):
-            if each is not None:
-                each.close()
-
-    @property
-    def hub(self) -> Hub:
-        assert isinstance(self._side, Hub)
-        return self._side
-
-    @property
-    def member(self) -> Member:
-        assert isinstance(self._side, Member)
-        return self._side
-
-    @property
-    def has_joined(self) -> bool:
-        return self.member._heard_at is not None
-
-    @property
-    def was_told(self) -> list[str]:
-        return [event.said for _attempt, event in self.told if isinstance(event, PeerFailed)]
-
-
-def serve_for(loop: Loop, seconds: float) -> None:
-    for wakeup in loop.wait(seconds):
-        assert not isinstance(wakeup, int)
-        wakeup()
-
-
 def free_listener() -> socket.socket:
     return socket.create_server(("127.0.0.1", 0))
 
@@ -279,7 +202,7 @@ def test_what_keeps_a_node_from_node_0_is_said_within_5_s(
     assert time.monotonic() - began < limit(5.5)
     assert said.format(control=ports[0], master=ports[1]) in run.said[0]
     assert "node 0 at 127.0.0.1 (from 127.0.0.1 on lo) for" in run.said[0]
-    assert "127.0.0.1 is this host: other hosts need node 0's address" in run.said[0]
+    assert "127.0.0.1 is this host: nodes on other hosts need another address of it" in run.said[0]
     assert ". Try: " in run.said[0]
     run.close()
     for listener in (*open_ports, *KEPT):
@@ -292,7 +215,7 @@ def test_another_secret_is_said(loop: Loop, place: Place, monkeypatch: pytest.Mo
     monkeypatch.setattr(agreement, "WAITING_S", 1.5)
     hub, one = Run(loop, place), Run(loop, replace(place, node_rank=1, job_key=b"another"))
     serve(loop, lambda: bool(one.said))
-    assert "it closed the connection: --nnodes, the master port or DDP_RUN_SECRET differs there" in one.said[0]
+    assert "it closed the connection: --nnodes, port, --rdzv-id or DDP_RUN_SECRET differs there" in one.said[0]
     hub.close()
     one.close()
 
@@ -436,30 +359,6 @@ def test_a_node_0_that_reaches_itself_from_outside_is_no_second_one(loop: Loop, 
     hub.close()
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    port = free_port("127.0.0.1")
-    return Place(0, 3, "a", str(tmp_path), "127.0.0.1", port, KEY, grace_s=1.0, agent_restarts=False)
-
-
-@pytest.fixture
-def runs(loop: Loop, place: Place) -> Iterator[list[Run]]:
-    made = [Run(loop, replace(place, node_rank=rank, host=name)) for rank, name in enumerate("abc")]
-    hub = made[0].hub
-    serve(loop, lambda: len(hub._nodes) == 2)
-    yield made
-    for run in made:
-        run.close()
-
-
-def started(rank: int) -> RankStarted:
-    return RankStarted(now(), Rank(rank), LocalRank(0), 0, 4242, 2, 1, f"attempt_0/rank_{rank}", True)
-
-
-def failed(rank: int) -> RankFailed:
-    return RankFailed(MonotonicNs(time.monotonic_ns()), Rank(rank), 0, 1, None)
-
-
 @pytest.mark.parametrize("node", [0, 1])
 def test_one_failure_ends_the_ranks_of_all_others_once(loop: Loop, runs: list[Run], node: int) -> None:
     runs[node].side.hear(failed(node))
@@ -531,9 +430,9 @@ def test_agents_that_restart_ranks_fail_only_as_agents(loop: Loop, place: Place)
     with Loop([]) as own:
         run = Run(own, replace(place, agent_restarts=True))
         run.side.hear(failed(0))
-        assert run.hub._first is None
+        assert not run.hub._is_ending
         run.side.hear(SignalReceived(MonotonicNs(1), 15))
-        assert run.hub._first == 0
+        assert run.hub._is_ending
         run.close()
 
 
@@ -549,14 +448,6 @@ def test_all_give_the_same_verdict(runs: list[Run], loop: Loop) -> None:
     assert [one.agree(BAD, 0, refused), other.agree(worse, 0, refused)] == [agreed, agreed]
     assert one.where() == ("a", runs[0].side._place.folder)
     assert hub.where() is None
-
-
-def refused(_verdict: Verdict) -> Decision:
-    raise AssertionError("only node 0 decides")
-
-
-def again(_verdict: Verdict) -> Decision:
-    return Decision(True, "another attempt", port=29501)
 
 
 def agree_on_another(loop: Loop, runs: list[Run]) -> None:

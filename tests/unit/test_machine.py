@@ -201,7 +201,7 @@ def test_a_rank_that_failed_and_exited_with_0_is_told_of_and_ends_nobody() -> No
         (received(signal.SIGINT), "stopping", (Rank(0), Rank(1))),
         (exited(1, 3), "rank 1 ended with exit code 3", (Rank(0),)),
         (HangTimedOut(AT, 60), "no progress for 60 s (--hang-timeout)", (Rank(0), Rank(1))),
-        (PeerFailed(AT, 1, "n1", "rank 9 failed"), "node 1: rank 9 failed", (Rank(0), Rank(1))),
+        (PeerFailed(AT, 1, "n1", "rank 9 failed"), "node 1 (n1): rank 9 failed", (Rank(0), Rank(1))),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -458,7 +458,7 @@ def restarted_once() -> AttemptMachine:
         (running, [received(signal.SIGTERM)], "forwarded"),
         (running, [received(signal.SIGTERM), received(signal.SIGTERM)], "second stop signal"),
         (running, [exited(0, 1), received(signal.SIGTERM)], "stop signal while the job was shutting down"),
-        (running, [peer_failed()], "node 1: rank 3 raised ValueError"),
+        (running, [peer_failed()], "node 1 (b): rank 3 raised ValueError"),
         (running, [exited(1, 3), fired("grace")], "still running 7 s after the stop request"),
         (running, [exited(1, 3), exited(0, 3), fired("agent")], "no rank is running, but the agent has not exited"),
         (running, [failed(1), fired("teardown 1 0")], "its program failed 7 s ago but the process has not exited"),
@@ -480,7 +480,7 @@ def test_a_signal_that_the_agent_does_not_take_and_a_node_without_ranks_say_why_
     assert feed(run, received(signal.SIGINT))[0] == SendSignal(Target.RANKS, signal.SIGINT, "forwarded")
     run = AttemptMachine(GRACE)
     assert feed(run, AgentStarted(AT, 99), peer_failed())[0] == SendSignal(
-        Target.JOB, signal.SIGKILL, "node 1: rank 3 raised ValueError"
+        Target.JOB, signal.SIGKILL, "node 1 (b): rank 3 raised ValueError"
     )
 
 

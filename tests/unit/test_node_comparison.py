@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import pytest
 from tests.waiting import limit
 
-from ddp_run.judge.unlike_nodes import Row, clock, compare, compared, warnings
+from ddp_run.judge.unlike_nodes import Row, by_host, by_number, clock, compare, compared, warnings
 from ddp_run.record.events import MonotonicNs, NodesCompared
 from ddp_run.tell import node_table
 from ddp_run.values.node_fact import Fact, Known
 
 Facts = dict[int, list[Fact]]
-HOSTS = {number: f"gpu-{number}" for number in range(1000)}
+NAMES = partial(by_number, hosts={number: f"gpu-{number}" for number in range(1000)})
 
 
 def of(*values: dict[str, str]) -> Facts:
@@ -26,13 +27,13 @@ def of(*values: dict[str, str]) -> Facts:
 
 def said(*values: dict[str, str]) -> tuple[str, ...]:
     """Without the line that names the file."""
-    lines = warnings(compare(of(*values)), HOSTS, "nodes/facts.txt")
+    lines = warnings(compare(of(*values)), NAMES, "nodes/facts.txt")
     assert not lines or "full comparison: nodes/facts.txt" in lines[-1]
     return lines[:-1]
 
 
 def kept(rows: tuple[Row, ...], *, strict: bool = False) -> NodesCompared:
-    return compared(MonotonicNs(1), rows, HOSTS, strict=strict)
+    return compared(MonotonicNs(1), rows, NAMES, strict=strict)
 
 
 def test_alike_nodes_are_not_spoken_of() -> None:
@@ -41,11 +42,22 @@ def test_alike_nodes_are_not_spoken_of() -> None:
     assert not kept((), strict=True).refused
 
 
+def test_nodes_that_torch_has_not_numbered_are_named_by_their_hosts() -> None:
+    versions = ("2.13.0", "2.12.1", "2.13.0")
+    rows = compare(of(*({Known.TORCH: version} for version in versions)))
+    hosts = {0: "c", 1: "b", 2: "a"}
+    assert kept(rows).breaking == ("torch: 2.13.0 on nodes 0,2, 2.12.1 on node 1 (gpu-1)",)
+    named = compared(MonotonicNs(1), rows, partial(by_host, hosts=hosts), strict=False)
+    assert named.breaking == ("torch: 2.13.0 on a, c, 2.12.1 on b",)
+    many = {number: f"gpu-{number}" for number in range(100)}
+    assert by_host(range(100), many).startswith("100 nodes (gpu-0, gpu-1, gpu-10")
+
+
 def test_what_breaks_jobs_comes_first() -> None:
     rows = compare(of({Known.MTU: "9000", Known.TORCH: "2.13.0"}, {Known.MTU: "1500", Known.TORCH: "2.12.1"}))
     torch = "torch: 2.13.0 on node 0 (gpu-0), 2.12.1 on node 1 (gpu-1)"
     mtu = "MTU towards node 0: 9000 on node 0 (gpu-0), 1500 on node 1 (gpu-1)"
-    assert warnings(rows, HOSTS, "F") == (
+    assert warnings(rows, NAMES, "F") == (
         f"nodes differ in {torch}; jobs on such nodes often fail",
         f"nodes differ in {mtu}",
         "full comparison: F",
@@ -87,7 +99,7 @@ def test_a_variable_that_one_node_lacks_is_a_difference() -> None:
 
 def test_who_does_not_know_is_not_compared() -> None:
     facts = of({Known.DRIVER: "570.1", "NCCL_ALGO": "Ring"}, {Known.DRIVER: "570.1", "NCCL_ALGO": "Ring"}) | {2: []}
-    assert warnings(compare(facts), HOSTS, "F") == ()
+    assert warnings(compare(facts), NAMES, "F") == ()
 
 
 def test_sizes_are_for_people() -> None:
@@ -110,8 +122,8 @@ def test_a_thousand_nodes_take_no_time() -> None:
     facts = of(*values)
     began = time.monotonic()
     rows = compare(facts)
-    torch, variable, _where = warnings(rows, HOSTS, "F")
-    text = node_table.render(rows, HOSTS)
+    torch, variable, _where = warnings(rows, NAMES, "F")
+    text = node_table.render(rows, NAMES)
     assert time.monotonic() - began < limit(0.5)
     header, first = text.splitlines()[2:4]
     assert first.split() == ["!", "torch", "2.13.0", "2.13.0", "2.12.1"]
@@ -131,7 +143,7 @@ def test_what_nodes_make_up_harms_nothing() -> None:
 def test_the_table_has_a_column_for_nodes_that_are_alike() -> None:
     alike: dict[str, str] = {Known.TORCH: "2.13.0", Known.SHM: "67108864"}
     rows = compare(of(alike, alike, alike, {Known.TORCH: "2.12.1", Known.MTU: "1500"}))
-    header, *lines = node_table.render(rows, HOSTS).splitlines()[2:]
+    header, *lines = node_table.render(rows, NAMES).splitlines()[2:]
     assert header.split("  ", 1)[1].split() == ["nodes", "0-2", "node", "3", "(gpu-3)"]
     column = header.index("nodes 0-2")
     assert {line[:column].strip(): line[column:].split("  ", 1)[0] for line in lines} == {
@@ -146,7 +158,7 @@ def test_the_table_has_a_column_for_nodes_that_are_alike() -> None:
 def test_nodes_of_many_kinds_are_listed_by_value() -> None:
     """A thousand columns could not be read."""
     rows = compare(of(*[{Known.TORCH: "2.13.0", "NCCL_X": str(node)} for node in range(1000)]))
-    lines = node_table.render(rows, HOSTS).splitlines()
+    lines = node_table.render(rows, NAMES).splitlines()
     assert len(lines) < 40
     assert lines[2] == "* NCCL_X"
     assert lines[3].split() == ["0", "node", "0", "(gpu-0)"]
@@ -161,8 +173,8 @@ def test_clocks_that_are_nearly_alike_are_no_difference() -> None:
     (near,), (apart,), (far,) = clocks(0, 0.9), clocks(0, 2.44), clocks(0, -0.02, -300)
     assert (near.differs, apart.differs, far.differs) == (False, True, True)
     assert not any(row.breaks for row in (near, apart, far))
-    assert warnings([near, apart], HOSTS, "F") == ()
-    assert warnings([far], HOSTS, "F")[0] == (
+    assert warnings([near, apart], NAMES, "F") == ()
+    assert warnings([far], NAMES, "F")[0] == (
         "nodes differ in wall clock minus node 0's: 0.0 s on nodes 0-1, -300.0 s on node 2 (gpu-2)"
         "; certificates and tokens may be refused"
     )

@@ -135,3 +135,19 @@ def test_a_damaged_report_leaves_the_nodes_own_verdict(text: str) -> None:
     verdict = again(failed(0, 5), node(0, failed(0, 5)), [broken])
     assert verdict.cause == "python-exception"
     assert "damaged" in verdict.notes[-1]
+
+
+def test_a_node_without_a_number_is_named_by_its_host() -> None:
+    lost = node(1, None, "was lost: its host is down", node_rank=None)
+    verdict = of_nodes([node(0, lost_a_peer(0)), lost])
+    assert (verdict.title, verdict.cause) == ("host1 was lost: its host is down", "node-failed")
+    assert verdict.first_failure is not None
+    assert (verdict.first_failure.node_rank, verdict.first_failure.host) == (None, "host1")
+    assert verdict.collateral == (Collateral(Rank(0), 1, None, "lost its peer, on node 0 (host0)"),)
+
+
+def test_two_nodes_without_numbers_have_an_order() -> None:
+    one, two = (node(rank, failed(rank, 10), node_rank=None) for rank in (1, 2))
+    first = of_nodes([two, one]).first_failure
+    assert first is not None
+    assert first.host in ("host1", "host2")

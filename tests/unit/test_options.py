@@ -590,3 +590,33 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
 def test_a_missing_word_is_pointed_at_past_the_end() -> None:
     lines = render([Problem("DDP101", "t", 1, "here")], ["--x"]).splitlines()
     assert lines[4].index("^") == lines[3].index("--x") + 4
+
+
+@pytest.mark.parametrize(
+    ("words", "fixed", "own", "waits"),
+    [
+        ("--nnodes 2 --node-rank 1 --master-addr a", True, 1, (900.0, 0.0)),
+        ("--nnodes 2 --node-rank 1 --master-addr a --rdzv-conf timeout=7", True, 1, (7.0, 0.0)),
+        ("--nnodes 2 --rdzv-backend c10d --rdzv-endpoint a:1", True, None, (600.0, 60.0)),
+        (
+            "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --rdzv-conf join_timeout=7,read_timeout=8",
+            True,
+            None,
+            (7, 8),
+        ),
+        ("--nnodes 1:2 --rdzv-backend c10d --rdzv-endpoint a:1", False, None, (600.0, 60.0)),
+        ("--nnodes 2 --rdzv-backend c10d", False, None, (600.0, 60.0)),
+        ("--nnodes 2 --rdzv-backend etcd-v2 --rdzv-endpoint a:1", False, None, (600.0, 60.0)),
+        ("", False, 0, (600.0, 60.0)),
+    ],
+)
+def test_how_nodes_meet(parsed: Parse, words: str, fixed: bool, own: int | None, waits: tuple[float, float]) -> None:
+    options = parsed(f"{words} x.py")
+    assert (options.has_fixed_nodes, options.own_node_rank) == (fixed, own)
+    assert (options.rendezvous_s, options.store_s) == waits
+
+
+@pytest.mark.parametrize(("said", "hosts"), [("1", True), ("True", True), ("no", False), ("", None)])
+def test_who_has_the_store_can_be_said(parsed: Parse, said: str, hosts: bool | None) -> None:
+    conf = f"--rdzv-conf is_host={said}" if said else ""
+    assert parsed(f"--nnodes 2 --rdzv-backend c10d --rdzv-endpoint a:1 {conf} x.py").hosts_store is hosts

@@ -182,6 +182,7 @@ def test_who_counts_restarts() -> None:
 
 
 MASTER = "--master-addr=10.0.0.1"
+C10D = ("--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.1:29400")
 
 
 @pytest.mark.parametrize(
@@ -194,11 +195,29 @@ MASTER = "--master-addr=10.0.0.1"
         (("--nnodes=2", MASTER, "--node-rank=1"), AgentNeeded.FOR_OTHER_AGENTS),
         (("--nnodes=2", MASTER, "--event-log-handler=console"), AgentNeeded.TO_ITS_END),
         (("--nnodes=2", MASTER, "--max-restarts=1"), AgentNeeded.TO_ITS_END),
-        (("--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.1"), AgentNeeded.TO_ITS_END),
+        (("--nnodes=1:2", *C10D), AgentNeeded.TO_ITS_END),
+        (("--nnodes=2", *C10D), AgentNeeded.FOR_OTHER_AGENTS),
+        (("--nnodes=2", *C10D, "--rdzv-conf=is_host=1"), AgentNeeded.FOR_ALL_RANKS),
+        (("--nnodes=2", *C10D, "--max-restarts=1"), AgentNeeded.TO_ITS_END),
     ],
 )
 def test_how_long_the_agent_is_needed(words: tuple[str, ...], needed: AgentNeeded) -> None:
-    assert agent_needed(options(*words, "t.py")) is needed
+    assert agent_needed(plan(*words, "t.py", master="10.0.0.1")) is needed
+
+
+@pytest.mark.parametrize(
+    ("master", "is_here", "conf", "needed"),
+    [
+        ("10.0.0.1", True, "timeout=9", AgentNeeded.FOR_ALL_RANKS),
+        ("10.0.0.1", True, "is_host=0", AgentNeeded.FOR_OTHER_AGENTS),
+        (None, False, "timeout=9", AgentNeeded.FOR_ALL_RANKS),  # it isn't known who has the store
+    ],
+)
+def test_an_agent_that_may_have_the_store_stays(
+    master: str | None, is_here: bool, conf: str, needed: AgentNeeded
+) -> None:
+    given = options("--nnodes=2", *C10D, "--rdzv-conf", conf, "t.py")
+    assert agent_needed(make_plan(given, {}, python="python", master=master, master_is_here=is_here)) is needed
 
 
 def test_signals_of_the_agent() -> None:

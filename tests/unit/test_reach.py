@@ -12,7 +12,7 @@ from ddp_run.supervise.nodes.reach import Reach, command, if_this_host, in_words
 @pytest.mark.parametrize("control", Reach)
 @pytest.mark.parametrize("master", Reach)
 def test_whatever_the_ports_answer_there_are_words_and_a_command(control: Reach, master: Reach) -> None:
-    words = in_words(control, master, control_port=29501, master_port=29500)
+    words = in_words(control, master, whose="node 0", control_port=29501, master_port=29500)
     assert ("29501" in words) or control is Reach.HUNG_UP
     assert "10.0.0.1" in command(control, address="10.0.0.1", control_port=29501)
 
@@ -24,7 +24,7 @@ def test_what_a_socket_says() -> None:
 
 def test_an_address_of_every_host_is_said() -> None:
     for own in ("127.0.0.1", "127.0.1.1", "::1"):
-        assert if_this_host(own) == f"; {own} is this host: other hosts need node 0's address (--master-addr)"
+        assert if_this_host(own) == f"; {own} is this host: nodes on other hosts need another address of it"
     for other in ("10.0.0.1", "fe80::1%eth0"):
         assert if_this_host(other) == ""
 

@@ -86,7 +86,7 @@ def test_no_other_attempt_where_something_else_ended_the_run() -> None:
     stopped = SignalReceived(MonotonicNs(1), 15)
     assert ended(stopped) == Decision(False, "ddp-run was stopped by SIGTERM before the next attempt")
     left = PeerFailed(MonotonicNs(1), 2, "host2", "lost")
-    assert ended(left) == Decision(False, "node 2 ended the job before the next attempt: lost")
+    assert ended(left) == Decision(False, "node 2 (host2) ended the job before the next attempt: lost")
     assert not_started(3, OSError("no processes left")) == Decision(
         False, "attempt 3 could not be started: no processes left"
     )

@@ -95,7 +95,8 @@ class Surroundings:
         """A name for this node among the job's nodes; empty for a job on one node."""
         if self.options.max_nodes == 1:
             return ""
-        return f"node {self.options.node_rank}" if self.options.has_fixed_nodes else self.host
+        rank = self.options.own_node_rank
+        return self.host if rank is None else f"node {rank}"
 
     @property
     def has_driver(self) -> bool:

@@ -171,7 +171,7 @@ def _rank(part: AttemptEvents, start: RankStarted, ended_at: MonotonicNs | None)
     return Death(
         rank=start.rank,
         local_rank=start.local_rank,
-        node_rank=part.run.node_rank if part.run else None,
+        node_rank=part.node_rank,
         host=part.run.host if part.run else None,
         pid=start.pid,
         phase=_phase(part if ended_at is None else _until(part, ended_at), start),
@@ -247,7 +247,7 @@ def _without_hello(part: AttemptEvents, agent: AgentEnd, started: Mapping[Rank, 
         Death(
             rank=entry.rank,
             local_rank=entry.local_rank,
-            node_rank=part.run.node_rank if part.run else None,
+            node_rank=part.node_rank,
             host=entry.host or (part.run.host if part.run else None),
             pid=entry.pid,
             code=entry.code,

@@ -42,7 +42,7 @@ class Ends:
 class NodeReport:
     """One node's report. `offset_ns` is its CLOCK_MONOTONIC minus ours, accurate to `error_ns`."""
 
-    node_rank: int
+    node_rank: int | None
     host: str
     folder: str
     verdict: Verdict | None
@@ -158,7 +158,7 @@ def _is_own(report: NodeReport) -> bool:
 def _when(report: NodeReport) -> tuple[bool, int, int]:
     first = report.verdict.first_failure if report.verdict is not None else None
     at = first.at if first is not None else None
-    return at is None, (at or 0) - report.offset_ns, report.node_rank
+    return at is None, (at or 0) - report.offset_ns, -1 if report.node_rank is None else report.node_rank
 
 
 def _failed(own: Sequence[NodeReport], reports: Sequence[NodeReport]) -> Verdict:
@@ -221,7 +221,7 @@ def _followers(chosen: NodeReport, reports: Sequence[NodeReport]) -> tuple[Colla
     """Return the ranks of the other nodes that ended: all of them followed."""
     found: list[Collateral] = []
     for report in reports:
-        if report.node_rank == chosen.node_rank or report.verdict is None:
+        if (report.host, report.folder) == (chosen.host, chosen.folder) or report.verdict is None:
             continue
         first = report.verdict.first_failure
         if first is not None and first.rank is not None:

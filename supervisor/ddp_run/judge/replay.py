@@ -26,8 +26,9 @@ def replay(folder: Path) -> tuple[Verdict, tuple[Event, ...]]:
     if started is None or started.nodes == 1:
         verdict = judging.final(verdict, events)
     else:
+        part = of_attempt(events, made[-1])
         ends = of_nodes.ends_of(events, made[-1])
-        verdict = _agreed(folder, started, verdict, ends, of_attempt(events, made[-1]).events)
+        verdict = _agreed(folder, replace(started, node_rank=part.node_rank), verdict, ends, part.events)
         verdict = known_differences.noted(verdict, events)
         if ended_before_retry(events) is not None:
             verdict = judging.final(verdict, events)

@@ -9,6 +9,7 @@ from ddp_run.judge.catalogue import rule_named
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import PeerFailed, SignalReceived
 from ddp_run.values.signals import in_words
+from ddp_run.values.words import node_name
 
 _SAME_ENDS = 3
 """Stop after this many attempts that failed the same way without getting further."""
@@ -76,7 +77,7 @@ def decide(
 def ended(by: SignalReceived | PeerFailed) -> Decision:
     """No other attempt: a signal stopped the run before the attempt began, or another node of the job ended it."""
     if isinstance(by, PeerFailed):
-        return Decision(False, f"node {by.node_rank} ended the job before the next attempt: {by.said}")
+        return Decision(False, f"{node_name(by.node_rank, by.host)} ended the job before the next attempt: {by.said}")
     return Decision(False, f"ddp-run was stopped by {in_words(-by.signum)} before the next attempt")
 
 

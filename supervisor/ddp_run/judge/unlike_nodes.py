@@ -5,7 +5,7 @@ A fact that a node does not know is not compared for it. Comparing a thousand no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ddp_run.record.events import MonotonicNs, NodesCompared
 from ddp_run.values.node_fact import Fact, Known
@@ -38,6 +38,10 @@ _MOST_LINES = 8
 _MOST_VALUES = 4
 _LONGEST_VALUE = 60
 _LONGEST_NODES = 40
+
+
+Names = Callable[[Sequence[int]], str]
+"""What to call some nodes: `by_number` or `by_host`, for the hosts of a job."""
 
 
 @frozen
@@ -124,12 +128,12 @@ def _size(value: str) -> int | None:
 # ------------------------------------------------------------------------------------------------ in words
 
 
-def warnings(rows: Sequence[Row], hosts: Mapping[int, str], more_in: str) -> tuple[str, ...]:
+def warnings(rows: Sequence[Row], names: Names, more_in: str) -> tuple[str, ...]:
     """Return a line for each difference, one for the rest if there are too many, and the file with all: `more_in`."""
     told = [row for row in rows if row.differs and not row.noted]
     if not told:
         return ()
-    lines = [f"nodes differ in {_in_words(row, hosts)}{_consequence(row)}" for row in told[:_MOST_LINES]]
+    lines = [f"nodes differ in {_in_words(row, names)}{_consequence(row)}" for row in told[:_MOST_LINES]]
     more = f"nodes differ in {len(told) - len(lines)} more; " if len(told) > len(lines) else ""
     return (*lines, f"{more}full comparison: {more_in}")
 
@@ -140,18 +144,18 @@ def _consequence(row: Row) -> str:
     return "; jobs on such nodes often fail" if row.breaks else ""
 
 
-def compared(at: MonotonicNs, rows: Sequence[Row], hosts: Mapping[int, str], *, strict: bool) -> NodesCompared:
+def compared(at: MonotonicNs, rows: Sequence[Row], names: Names, *, strict: bool) -> NodesCompared:
     """Return the whole comparison for the journal. `strict`: a difference that breaks jobs ends this one."""
-    breaking = tuple(_in_words(row, hosts) for row in rows if row.breaks)
-    differing = tuple(_in_words(row, hosts) for row in rows if row.differs and not row.breaks)
-    alike = tuple(_in_words(row, hosts) for row in rows if not row.differs)
+    breaking = tuple(_in_words(row, names) for row in rows if row.breaks)
+    differing = tuple(_in_words(row, names) for row in rows if row.differs and not row.breaks)
+    alike = tuple(_in_words(row, names) for row in rows if not row.differs)
     return redact_value(NodesCompared(at, breaking, differing, alike, strict and bool(breaking)))
 
 
-def _in_words(row: Row, hosts: Mapping[int, str]) -> str:
+def _in_words(row: Row, names: Names) -> str:
     """`torch: 2.13.0 on nodes 0,2, 2.12.1 on node 1 (gpu-07)`."""
     first = row.values[:_MOST_VALUES]
-    shown = [f"{shown_value(row.name, value)} on {shown_nodes(nodes, hosts)}" for value, nodes in first]
+    shown = [f"{shown_value(row.name, value)} on {names(nodes)}" for value, nodes in first]
     if rest := row.values[_MOST_VALUES:]:
         shown.append(f"{len(rest)} other values on {sum(len(nodes) for _value, nodes in rest)} nodes")
     return f"{row.name}: {', '.join(shown)}"
@@ -168,9 +172,17 @@ def shown_value(name: str, value: str) -> str:
     return value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}…"
 
 
-def shown_nodes(nodes: Sequence[int], hosts: Mapping[int, str]) -> str:
+def by_number(nodes: Sequence[int], hosts: Mapping[int, str]) -> str:
     """Return `node 1 (gpu-07)`, `nodes 0-6`, or the beginning of a long list."""
     if len(nodes) == 1:
         return node_name(nodes[0], hosts.get(nodes[0]))
     named = named_nodes(nodes)
     return named if len(named) <= _LONGEST_NODES else f"{len(nodes)} nodes ({named[6:_LONGEST_NODES]}…)"
+
+
+def by_host(nodes: Sequence[int], hosts: Mapping[int, str]) -> str:
+    """Return `gpu-07`, `gpu-07, gpu-08`, or the beginning of a long list: of nodes without numbers."""
+    named = ", ".join(sorted(hosts[node] for node in nodes))
+    return (
+        named if len(nodes) == 1 or len(named) <= _LONGEST_NODES else f"{len(nodes)} nodes ({named[:_LONGEST_NODES]}…)"
+    )

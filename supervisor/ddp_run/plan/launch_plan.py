@@ -42,7 +42,9 @@ class LaunchPlan:
     options: Options
     python: str
     master: str | None
-    """IP address of the master; None for torch's default, this host."""
+    """IP address of the rendezvous' host; None for torch's default, this host."""
+    has_store: bool
+    """This node may have the rendezvous' store: node 0 does, or a host that a c10d endpoint names."""
     environment: tuple[Variable, ...]
     """Added to ddp-run's environment for the agent and the ranks."""
     restore: Mapping[str, str]
@@ -76,15 +78,16 @@ class LaunchPlan:
         return frozenset(each for each in Signals if each.name in names)
 
 
-def agent_needed(options: Options) -> AgentNeeded:
+def agent_needed(plan: LaunchPlan) -> AgentNeeded:
     """Say until when the job needs the agent: to its end with the user's own handlers, or if it may restart ranks."""
+    options = plan.options
     if options.given & {"event_log_handler", "logs_specs", "duplicate_stdout_filters", "duplicate_stderr_filters"}:
         return AgentNeeded.TO_ITS_END
     if options.max_nodes == 1:
         return AgentNeeded.FOR_ITS_RANKS
     if not options.has_fixed_nodes or options.restarts:
         return AgentNeeded.TO_ITS_END
-    return AgentNeeded.FOR_ALL_RANKS if options.node_rank == 0 else AgentNeeded.FOR_OTHER_AGENTS
+    return AgentNeeded.FOR_ALL_RANKS if plan.has_store else AgentNeeded.FOR_OTHER_AGENTS
 
 
 def local_restarts(options: Options) -> int | None:
@@ -99,11 +102,18 @@ def log_dir(options: Options) -> Path:
 
 
 def make_plan(
-    options: Options, environ: Mapping[str, str], *, python: str, master: str | None, interface: str | None = None
+    options: Options,
+    environ: Mapping[str, str],
+    *,
+    python: str,
+    master: str | None,
+    master_is_here: bool = False,
+    interface: str | None = None,
 ) -> LaunchPlan:
     """Decide everything that is the same in all attempts.
 
-    `master`: the resolved address, if one was given. `interface`: with several nodes, the one that leads there.
+    `master`: the resolved address, if one was given; `master_is_here`: it is one of this host's. `interface`: with
+    several nodes, the one that leads there.
     """
     environ = {**environ, **{each.name: each.value for each in options.rank_variables}}
     preset, nccl_log = _nccl_preset(options.nccl_debug, environ)
@@ -118,7 +128,11 @@ def make_plan(
         environment.append(Variable("GLOO_SOCKET_IFNAME", interface, "the route to the master"))
     restore: dict[str, str] = {name: environ[name] for name in ("PET_MODULE", "PET_NO_PYTHON") if name in environ}
     by_torch = _threads_per_rank(options, environ)
-    return LaunchPlan(options, python, master, tuple(environment), restore, by_torch, nccl_log)
+    if options.is_static:
+        has_store = options.node_rank == 0
+    else:
+        has_store = master is None or master_is_here if options.hosts_store is None else options.hosts_store
+    return LaunchPlan(options, python, master, has_store, tuple(environment), restore, by_torch, nccl_log)
 
 
 def _threads_per_rank(options: Options, environ: Mapping[str, str]) -> tuple[Variable, ...]:
@@ -175,10 +189,9 @@ def agent_argv(plan: LaunchPlan, *, folder: Path, port: int | None) -> list[str]
 
 def _replaced(plan: LaunchPlan, port: int | None) -> list[str]:
     """Words that replace the user's: the resolved address, and another port."""
-    words = []
-    if plan.master is not None:
+    words, endpoint = [], plan.options.rdzv_endpoint
+    if plan.master is not None and not endpoint:
         words.append(f"--master-addr={f'[{plan.master}]' if ':' in plan.master else plan.master}")
-    endpoint = plan.options.rdzv_endpoint
     if port is not None and endpoint:
         words.append(f"--rdzv-endpoint={endpoint.rpartition(':')[0] or endpoint}:{port}")
     elif port is not None:

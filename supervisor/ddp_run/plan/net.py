@@ -106,7 +106,7 @@ def resolve(
         [literal] if literal is not None else _look_up(name, port, (deadline_s, missing_s), several_nodes, once, say)
     )
     best = min(found, key=lambda each: each.family != socket.AF_INET)
-    if several_nodes and literal is None and name != "localhost" and not loopback_allowed:
+    if several_nodes and not loopback_allowed and leads_only_here(name, best.ip):
         _refuse_private(name, best)
     return best
 
@@ -194,6 +194,16 @@ def _bounded(call: Callable[[], object], limit_s: float) -> Any:
             raise socket.gaierror(number, text)
         case answered:
             return answered["result"]
+
+
+def leads_only_here(name: str, ip: str) -> bool:
+    """Whether the name has an address that each host has for itself: 127.0.1.1, docker0's.
+
+    Not for "localhost" and addresses, which mean what they say.
+    """
+    if literal_address(name) is not None or name == "localhost":
+        return False
+    return ipaddress.ip_address(ip.partition("%")[0]).is_loopback or ip == _docker_address()
 
 
 def _refuse_private(name: str, found: Resolved) -> None:

@@ -31,7 +31,7 @@ def as_data(plan: LaunchPlan, argv: Sequence[str], run_id: str | None, node: Nod
         if (setting := options.settings.get(row.dest)) is not None
     }
     if plan.master not in (None, options.settings["master_addr"].value):
-        settings["master_addr"]["resolved"] = plan.master
+        settings["rdzv_endpoint" if options.rdzv_endpoint else "master_addr"]["resolved"] = plan.master
     variables = (*plan.environment, *plan.by_torch)
     values = redact_mapping({each.name: each.value for each in variables})
     environment = {each.name: {"value": values[each.name], "origin": each.origin} for each in variables}

@@ -33,7 +33,7 @@ class Answer:
     """Problems with `--preflight strict`; else a warning each, by title and label."""
     warnings: tuple[str, ...] = ()
     master: str | None = None
-    """IP address of the static rendezvous' host; None if none was given or torch uses its default."""
+    """IP address of the rendezvous' host; None if none was given or torch uses its default."""
     interface: str | None = None
     """The interface that leads there, with several nodes; None if unknown, or this host's loopback."""
 

@@ -69,7 +69,7 @@ class HeldSignals:
         self._came.append(number)
 
     def release(self) -> None:
-        """Restore the handlers. A SIGTERM that came meanwhile takes effect: it ends the process, or its handler runs."""
+        """Restore the handlers. A SIGTERM that came meanwhile takes effect now."""
         while self._replaced:
             _signal.signal(*self._replaced.pop())
         if self._came:

@@ -40,6 +40,14 @@ class AttemptEvents:
         """The last event of this kind."""
         return next(iter(self.of(kind)[-1:]), None)
 
+    @property
+    def node_rank(self) -> int | None:
+        """This node's number in the last start of its ranks; before that, the one that it was given, if any."""
+        started = self.last(RankStarted)
+        if started is not None and started.group_rank is not None:
+            return started.group_rank
+        return self.run.node_rank if self.run is not None else None
+
 
 def of_attempt(events: Sequence[Event], attempt: int) -> AttemptEvents:
     """The events after the end of the attempt before, up to the end of this one."""

@@ -259,11 +259,12 @@ def _meet_there(job: _Nodes, nodes: _Nodes) -> bool:
 
 
 def _have_other_numbers(job: _Nodes, nodes: _Nodes) -> bool:
-    return {start.node_rank for start, _ in job}.isdisjoint(start.node_rank for start, _ in nodes)
+    numbers = [start.node_rank for start, _ in (*job, *nodes)]
+    return None not in numbers and len({*numbers}) == len(numbers)
 
 
 def _have_no_numbers(job: _Nodes, nodes: _Nodes) -> bool:
-    """All have number 0, as nodes that were given none, and are on different hosts."""
+    """All have number 0 or none, as nodes that were given none, and are on different hosts."""
     if any(start.node_rank for start, _ in (*job, *nodes)):
         return False
     return {start.host for start, _ in job}.isdisjoint(start.host for start, _ in nodes)

@@ -172,8 +172,8 @@ def check_together(options: Options) -> Iterator[Problem]:
         helps = (f"--rdzv-endpoint={options.rdzv_endpoint}:29500",)
         yield options.problem("rdzv_endpoint", "a static rendezvous needs a port in its endpoint", helps=helps)
     if retries_without_fixed_nodes(options):
-        title = "--max-retries needs a fixed number of nodes and a static rendezvous"
-        notes = ("nodes can agree on a retry and its port only if each knows its number: --nnodes N --node-rank K",)
+        title = "--max-retries needs a fixed number of nodes that meet at one endpoint"
+        notes = ("only such nodes can agree on a retry and its port: a static rendezvous, or c10d with an endpoint",)
         helps = ("--max-retries=0 --max-restarts=N: torch's own restarts, on the same port",)
         yield options.problem("max_retries", title, notes=notes, helps=helps)
     method = options.settings.get("start_method", Setting("spawn")).value

@@ -107,6 +107,7 @@ class Options:
     rdzv_backend = _Value("static")
     rdzv_endpoint = _Value("")
     """HOST:PORT, or empty."""
+    rdzv_id = _Value("none")
     _rdzv_conf = _Value[Mapping[str, str]]({}, "rdzv_conf", read=values.read_rdzv_conf)
     standalone = _Value(False)
     """One node with a private rendezvous; everything else about the rendezvous is ignored."""
@@ -187,22 +188,41 @@ class Options:
 
     @property
     def has_fixed_nodes(self) -> bool:
-        """Whether the job has several nodes, and each knows its number and where node 0 is from the start.
+        """Whether the job has several nodes, always as many, and each knows where they meet."""
+        return (self.is_static or self.meets_at_c10d) and self.min_nodes == self.max_nodes > 1
 
-        torch keeps the node ranks of a static rendezvous; others number the nodes again at each start.
+    @property
+    def own_node_rank(self) -> int | None:
+        """This node's number; None if torch numbers the nodes at each start, as every rendezvous but a static one does.
+
+        Source: torch 2.13, elastic/rendezvous/dynamic_rendezvous.py, `_mark_rendezvous_complete`.
         """
-        return self.is_static and self.min_nodes == self.max_nodes > 1
+        return self.node_rank if self.is_static or self.max_nodes == 1 else None
+
+    @property
+    def hosts_store(self) -> bool | None:
+        """`is_host` of --rdzv-conf: this node has the store of a c10d rendezvous. None: its address decides."""
+        said = self._rdzv_conf.get("is_host", "").lower()
+        return True if said in ("1", "true", "t", "yes", "y") else False if said else None
 
     @property
     def rendezvous_s(self) -> float:
-        """Seconds that a static rendezvous waits for all nodes: `timeout` of --rdzv-conf, else 900.
+        """Seconds that the rendezvous waits for all nodes, by --rdzv-conf or torch's default.
 
-        900 s is the default in torch's launcher/api.py.
+        900 s is the default of a static one (torch 2.13, launcher/api.py), 600 s of c10d (dynamic_rendezvous.py).
         """
+        return self._conf_s("timeout", 900.0) if self.is_static else self._conf_s("join_timeout", 600.0)
+
+    @property
+    def store_s(self) -> float:
+        """Seconds that a node waits for the store before that: c10d_rendezvous_backend.py; a static one's are in it."""
+        return 0.0 if self.is_static else self._conf_s("read_timeout", 60.0)
+
+    def _conf_s(self, name: str, default: float) -> float:
         try:
-            return float(self._rdzv_conf.get("timeout", "900"))
+            return float(self._rdzv_conf.get(name, default))
         except ValueError:
-            return 900.0
+            return default
 
     @property
     def needs_port(self) -> bool:

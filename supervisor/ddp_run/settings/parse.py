@@ -72,7 +72,7 @@ def parse(
     if not problems:
         # An exported MAX_RETRIES may not be meant for this job.
         if options.settings["max_retries"].source is Source.VARIABLE and retries_without_fixed_nodes(options):
-            options = options.without(["max_retries"], "retries need a fixed number of nodes and a static rendezvous")
+            options = options.without(["max_retries"], "retries need a fixed number of nodes that meet at one endpoint")
         problems = list(check_together(options))
     if problems:
         raise Refused(tuple(problems), tuple(argv))

@@ -71,9 +71,7 @@ class Attempt:
         self._run = run
         self._folder = run.folder.attempt_folder(number)
         self._agent = Agent(self._folder)
-        self._machine = AttemptMachine(
-            options.grace_s, local_restarts(options), plan.agent_signals, agent_needed(options)
-        )
+        self._machine = AttemptMachine(options.grace_s, local_restarts(options), plan.agent_signals, agent_needed(plan))
         self._ranks = Ranks(number, run.loop, self._read_inbox, self._on_rank_end)
         self._tailer = run.stack.enter_context(Tailer())
         self._queue: deque[Event] = deque()

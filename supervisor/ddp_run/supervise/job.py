@@ -297,7 +297,7 @@ def _run_started(run: Run, argv: Sequence[str]) -> RunStarted:
         wall_ns=time.time_ns(),
         run_id=run.folder.run_id,
         host=socket.gethostname(),
-        node_rank=options.node_rank,
+        node_rank=options.own_node_rank,
         nodes=options.max_nodes,
         argv=redact_words(argv),
         max_retries=options.max_retries,

@@ -41,6 +41,7 @@ from ddp_run.supervise.actions import (
     TellUnfinished,
 )
 from ddp_run.values.signals import NOTICE_SIGNALS, STOP_SIGNALS, in_words
+from ddp_run.values.words import node_name
 
 # After the grace period everything left gets SIGKILL. The kernel and the verdict share what remains of "grace + 1 s"; a
 # process that even SIGKILL doesn't end (state D) isn't waited for.
@@ -244,7 +245,7 @@ class AttemptMachine:
     def _on_peer_failed(self, event: PeerFailed) -> list[Action]:
         if self._state is not _State.RUNNING:
             return []
-        reason = f"node {event.node_rank}: {event.said}"
+        reason = f"{node_name(event.node_rank, event.host)}: {event.said}"
         self._ended_by_peer = True
         # An agent without ranks still waits for the other nodes' agents.
         return self._end_ranks(reason) if self._ranks else self._kill(reason)

@@ -216,6 +216,7 @@ def _silent_start(pid: int, environ: Mapping[str, str], attempt: int) -> RankSta
         local_world_size=int(environ.get("LOCAL_WORLD_SIZE", "0")),
         folder=file_names.rank_folder(attempt, rank, restart),
         links=_links(environ),
+        group_rank=int(environ.get("GROUP_RANK", "0")),
     )
 
 

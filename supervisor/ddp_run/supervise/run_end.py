@@ -180,7 +180,7 @@ def hook_environ(
         "TITLE": verdict.title,
         "RANK": first.rank if first is not None else None,
         "NODE": first.host if first is not None else None,
-        "NODE_RANK": _node_rank(options),
+        "NODE_RANK": options.own_node_rank,
         "ATTEMPTS": attempts,
         "FOLDER": folder.path,
         "VERDICT": folder.verdict,
@@ -188,13 +188,6 @@ def hook_environ(
     kept = {name: value for name, value in environ.items() if name not in _NOT_HANDED_ON}
     kept[_WITHIN] = _job_of(environ)
     return kept | {f"DDP_RUN_{name}": "" if value is None else str(value) for name, value in told.items()}
-
-
-def _node_rank(options: Options) -> int | None:
-    """This node's rank, if it's known from the start."""
-    if options.max_nodes == 1:
-        return 0
-    return options.node_rank if options.has_fixed_nodes else None
 
 
 @final

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ddp_run.record.events import RunStarted
 from ddp_run.record.recorded_runs import RecordedRun
 from ddp_run.values.lines import neutral
 from ddp_run.values.words import duration_in_words, size_in_words
@@ -74,6 +75,10 @@ def _line(cells: Mapping[str, str], names: Sequence[str], widths: Mapping[str, i
     return "  ".join([*shown, command])
 
 
+def _node_rank(started: RunStarted) -> int | str:
+    return "-" if started.node_rank is None else started.node_rank
+
+
 def as_json(row: Row, iso: Callable[[int], str]) -> dict[str, object]:
     """The fields of one run; None: unknown."""
     run, started = row.run, row.run.started
@@ -109,7 +114,7 @@ def _cells(row: Row, local: Callable[[int], str]) -> dict[str, str]:
         "TRIES": run.attempts,
         "TIME": None if row.seconds is None else duration_in_words(row.seconds),
         "RANKS": run.ranks,
-        "NODE": f"{started.node_rank}/{started.nodes}:{host}" if started is not None and started.nodes > 1 else host,
+        "NODE": host if started is None or started.nodes == 1 else f"{_node_rank(started)}/{started.nodes}:{host}",
         "SIZE": size_in_words(row.bytes).replace(" ", ""),
     }
     command = shlex.join(run.script or (started.argv if started is not None else ()))

@@ -176,7 +176,8 @@ def keep_report(run_folder: Path, report: NodeReport, last_lines: tuple[str, ...
     """Write another node's verdict and its rank's last lines if possible: the journal has the verdict too."""
     if report.verdict is None:
         return
-    folder = run_folder / file_names.NODES / f"node_{report.node_rank}"
+    name = re.sub(r"[^\w.-]", "_", report.host) if report.node_rank is None else report.node_rank
+    folder = run_folder / file_names.NODES / f"node_{name}"
     document = as_json(report.verdict, folder=f"{report.host}:{report.folder}")
     try:
         for each in (folder.parent, folder):

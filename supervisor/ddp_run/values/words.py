@@ -45,8 +45,10 @@ def named_nodes(nodes: Collection[int]) -> str:
     return f"{'node' if len(nodes) == 1 else 'nodes'} {rank_list(nodes)}"
 
 
-def node_name(node_rank: int, host: str | None) -> str:
-    """`node 1 (gpu-07)`; `node 1` if the host isn't known."""
+def node_name(node_rank: int | None, host: str | None) -> str:
+    """`node 1 (gpu-07)`; `node 1` if the host isn't known, `gpu-07` if the number isn't."""
+    if node_rank is None:
+        return host or "a node"
     return f"node {node_rank} ({host})" if host else f"node {node_rank}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ddp_run.doctor.check import Group, Surroundings, check
@@ -60,7 +61,11 @@ def breaking(nodes: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     facts = {int(node["node"]): [Fact(str(name), str(value)) for name, value in node["facts"]] for node in nodes}
     rows = [row for row in unlike_nodes.compare(facts) if row.breaks]
     if rows:
-        yield from differences(unlike_nodes.compared(MonotonicNs(0), rows, _hosts(nodes), strict=False))
+        yield from differences(
+            unlike_nodes.compared(
+                MonotonicNs(0), rows, partial(unlike_nodes.by_number, hosts=_hosts(nodes)), strict=False
+            )
+        )
 
 
 def _hosts(nodes: Sequence[Mapping[str, Any]]) -> dict[int, str]:

@@ -72,9 +72,9 @@ def _master(launch: Launch) -> Answer:
         helps = (*(_alike(host, launch) if error.missing else ()), *error.helps)
         problem = Problem("DDP203", error.reason, setting.word, "the master", setting.place, helps=helps)
         return Answer(options, problems=(problem,))
-    interface = _interface_to(found.ip) if several else None
+    interface = _interface_to(found.ip) if several and not net.leads_only_here(host, found.ip) else None
     if c10d:
-        return Answer(options, interface=interface)
+        return Answer(options, master=found.ip, interface=interface)
     local = is_local(found.ip)
     if port and local and options.node_rank == 0 and not net.port_is_free(port, found.ip):
         return Answer(options, problems=(_port_taken(options, port),))

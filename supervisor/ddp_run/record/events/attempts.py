@@ -27,7 +27,8 @@ class RunStarted(Event):
     wall_ns: int
     run_id: str
     host: str
-    node_rank: int
+    node_rank: int | None
+    """None: torch numbers the nodes when they have met (`RankStarted.group_rank`)."""
     nodes: int
     argv: tuple[str, ...]
     max_retries: int

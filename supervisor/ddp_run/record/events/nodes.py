@@ -22,7 +22,8 @@ class AllRanksEnded(Event):
 class PeerFailed(Event):
     """Another node of the job fails or is lost, so this node's ranks must end too. `said` is a line for people."""
 
-    node_rank: int
+    node_rank: int | None
+    """None: torch has not numbered the nodes yet."""
     host: str
     said: str
 
@@ -76,7 +77,7 @@ class NodeReported(Event):
     Its stamps are from its own clock, which is `offset_ns` before ours, give or take `error_ns`.
     """
 
-    node_rank: int
+    node_rank: int | None
     host: str
     folder: str
     verdict: str | None

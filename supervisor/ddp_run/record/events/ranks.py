@@ -73,6 +73,8 @@ class RankStarted(Event):
     """It reports its phases."""
     links: tuple[str, ...] = ()
     """Paths of files that the user's own --logs-specs chose for it: files in its folder are links to them."""
+    group_rank: int | None = None
+    """This node's number, as torch gave it."""
 
 
 @frozen

@@ -15,7 +15,7 @@ from ddp_run.record.events import Event, EventSink, NodeRankTaken, Noted, PeerFa
 from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Loop
 from ddp_run.supervise.nodes.host_time import HostClocks, Standstill, read
-from ddp_run.supervise.nodes.messages import Paused, Report, Word, about
+from ddp_run.supervise.nodes.messages import Numbered, Paused, Report, Word, about
 from ddp_run.tell.selection import last_lines
 from ddp_run.values.helper_process import HelperProcesses
 from ddp_run.values.node_fact import Fact
@@ -38,9 +38,10 @@ VERDICTS_S = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """This node in its job, and where the nodes meet. `address`: node 0's."""
+    """This node in its job, and where the nodes meet. `address`: the host's that all know."""
 
-    node_rank: int
+    node_rank: int | None
+    """None: torch numbers the nodes when they have met, and the hub is where the rendezvous' endpoint is."""
     nodes: int
     host: str
     folder: str
@@ -59,6 +60,13 @@ class Place:
     """A difference between nodes that breaks jobs ends this one."""
     host_names: tuple[str, ...] = ()
     """A command that prints the hosts of all nodes, by node rank; empty if there is none."""
+    has_endpoint: bool = False
+    """The rendezvous' endpoint is on this host."""
+
+    @property
+    def node_0(self) -> str:
+        """What to call the node that has the hub, before it has said who it is."""
+        return "node 0" if self.node_rank is not None else "the endpoint's host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +95,13 @@ Decide = Callable[[Verdict], Decision]
 
 def end_for_rank(ears: Ears, place: Place, attempt: int, taken_by: str) -> None:
     """End this node's part of a job in which another host has its node rank."""
-    clash = NodeRankTaken(now(), place.node_rank, taken_by, place.host)
+    clash = NodeRankTaken(now(), place.node_rank or 0, taken_by, place.host)
     ears.emit(clash)
     ears.end_ranks(attempt, PeerFailed(now(), place.node_rank, taken_by, clash.said))
 
 
 class Side(ABC):
-    """This node's side: `Hub` on node 0, `Member` on every other node.
+    """This node's side: `Hub` on one node, `Member` on every other. With node ranks from the start, node 0 is the hub.
 
     Both take three steps, and their methods stand in this order. A node joins, or the others say that it is missing.
     It hears its own events and the other nodes. It gives its verdict, and waits for that of all.
@@ -101,6 +109,8 @@ class Side(ABC):
 
     def __init__(self, place: Place, ears: Ears) -> None:
         self._place, self._ears = place, ears
+        self._node_rank = place.node_rank
+        """This node's number; None before torch has given it."""
         self._began = time.monotonic()
         self._started = False
         """Ranks of this node have started: all nodes have met."""
@@ -154,8 +164,12 @@ class Side(ABC):
 
     def hear(self, event: Event) -> None:
         """A sink of this node's events: the others are told what they must know."""
-        self._started = self._started or isinstance(event, RankStarted)
         place = self._place
+        if isinstance(event, RankStarted):
+            self._started = True
+            if place.node_rank is None and event.group_rank not in (None, self._node_rank):
+                self._node_rank = event.group_rank
+                self._tell(Numbered(event.group_rank))
         word = about(event, self._attempt, agent_restarts=place.agent_restarts, agent_needed=not self._all_well)
         if isinstance(word, Paused):  # while paused it hears nothing, so others aren't silent
             self._standstill = Standstill()
@@ -220,7 +234,7 @@ class Side(ABC):
             self._ears.emit(reported(now(), report))
         if not others:
             return alone(own.verdict)
-        here = NodeReport(place.node_rank, place.host, place.folder, own.verdict, here=True, ends=own.ends)
+        here = NodeReport(self._node_rank, place.host, place.folder, own.verdict, here=True, ends=own.ends)
         verdict = of_nodes(self._standstill.told_by([here, *others]))
         if self._standstill.has_cost_nodes:  # the reports alone would name another node
             self._ears.emit(agreed(now(), verdict, place.host, place.folder))
@@ -230,6 +244,7 @@ class Side(ABC):
         """Another attempt is agreed: what is said from now on is about that one."""
         self._attempt += 1
         self._is_ending = self._all_well = False
+        self._node_rank = self._place.node_rank
 
     def where(self) -> tuple[str, str] | None:
         """Host and folder of the whole verdict if it is on another node."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -23,7 +24,7 @@ _CLOCKS_S = 2.0
 
 @final
 class Comparison:
-    """Of this node and `others`, by node rank, which grows."""
+    """Of this node and `others`, by node rank or in the order in which they came, which grows."""
 
     def __init__(self, place: Place, ears: Ears, others: Mapping[int, OtherNode]) -> None:
         self._place, self._ears, self._others = place, ears, others
@@ -50,17 +51,19 @@ class Comparison:
 
     def _make(self) -> str | None:
         place = self._place
-        facts = {place.node_rank: (*place.facts, *unlike_nodes.clock(0, 0))}
+        facts = {0: (*place.facts, *unlike_nodes.clock(0, 0))}
         facts |= {rank: (*node.join.facts, *node.clock) for rank, node in self._others.items()}
-        hosts = {place.node_rank: place.host} | {rank: node.join.host for rank, node in self._others.items()}
+        hosts = {0: place.host} | {rank: node.join.host for rank, node in self._others.items()}
+        name = unlike_nodes.by_number if place.node_rank is not None else unlike_nodes.by_host
+        names = partial(name, hosts=hosts)
         for node in self._others.values():
             node.join = replace(node.join, facts=())
         rows = unlike_nodes.compare(facts)
-        found = unlike_nodes.compared(now(), rows, hosts, strict=place.strict)
-        kept = keep_facts(Path(place.folder), node_table.render(rows, hosts))
+        found = unlike_nodes.compared(now(), rows, names, strict=place.strict)
+        kept = keep_facts(Path(place.folder), node_table.render(rows, names))
         self._ears.emit(found)
         if found.refused:
             return f"nodes differ in {found.breaking[0]} (--preflight strict)"
-        for line in unlike_nodes.warnings(rows, hosts, str(kept or Path(place.folder, EVENTS))):
+        for line in unlike_nodes.warnings(rows, names, str(kept or Path(place.folder, EVENTS))):
             self._ears.say(line)
         return None

@@ -147,4 +147,4 @@ class Endpoint:
         line = neutral(heard.decode("utf-8", "replace").strip().partition("\n")[0])[:_SHOWN]
         taken = EndpointTaken(now(), f"{self._host}:{self._port}", line)
         self._ears.emit(taken)
-        self._ears.end_ranks(0, PeerFailed(now(), 0, self._host, taken.said))
+        self._ears.end_ranks(0, PeerFailed(now(), None, self._host, taken.said))

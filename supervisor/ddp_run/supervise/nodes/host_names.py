@@ -1,12 +1,13 @@
-"""The hosts of missing nodes, as the scheduler knows them: asked only when one of them must be named."""
+"""What to call nodes in messages: missing ones too, whose hosts only the scheduler knows."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from typing import final
 
-from ddp_run.supervise.loop import Loop
-from ddp_run.values.helper_process import HelperProcess, HelperProcesses, spawn
+from ddp_run.supervise.nodes.agreement import Ears, Place
+from ddp_run.supervise.nodes.other_node import OtherNode
+from ddp_run.values.helper_process import HelperProcess, spawn
 from ddp_run.values.words import named_nodes
 
 _ANSWER_S = 5.0
@@ -15,11 +16,16 @@ _MOST_NAMES = 8
 
 @final
 class HostNames:
-    """`command` prints them, one a line, by node rank. Without one, or an answer in time, nodes have numbers only."""
+    """What to call the nodes of the job. The hosts of those that have not joined are asked of the scheduler.
 
-    def __init__(self, command: Sequence[str], nodes: int, loop: Loop, helpers: HelperProcesses) -> None:
-        self._command, self._nodes, self._loop, self._helpers = tuple(command), nodes, loop, helpers
+    `nodes`: those that have joined, by node rank, or in the order in which they came if torch numbers them.
+    """
+
+    def __init__(self, place: Place, ears: Ears, nodes: Mapping[int, OtherNode]) -> None:
+        self._place, self._loop, self._helpers, self._nodes = place, ears.loop, ears.helpers, nodes
+        self._command = place.host_names
         self._names: list[str] = []
+        """Of all nodes, by node rank; empty if they are not known."""
         self._process: HelperProcess | None = None
 
     def ask(self) -> None:
@@ -35,15 +41,36 @@ class HostNames:
         self._loop.watch(self._process.fd, self._read)
         self._loop.set_timer(_ANSWER_S, self.close, lasting=True)
 
-    def of(self, node_rank: int) -> str:
-        """The node's host; empty if it is not known."""
-        return self._names[node_rank] if self._names else ""
+    @property
+    def absent(self) -> list[int]:
+        """The keys of the nodes that have not joined."""
+        return [key for key in range(1, self._place.nodes) if key not in self._nodes]
 
-    def named(self, nodes: Collection[int]) -> str:
-        """`node 2 (gpu07)`, `nodes 1,4-5 (gpu06, gpu09, gpu10)`; `node 2` if hosts are not known."""
-        names = [self._names[rank] for rank in sorted(nodes)] if self._names else []
-        shown = ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
-        return f"{named_nodes(nodes)} ({shown})" if shown else named_nodes(nodes)
+    def never_seen(self) -> list[tuple[int | None, str]]:
+        """Number and host of each node that has not joined; None and empty if they are not known."""
+        absent = self.absent
+        if self._place.node_rank is not None:
+            return [(rank, self._names[rank] if self._names else "") for rank in absent]
+        here = {_short(host) for host in (self._place.host, *(node.join.host for node in self._nodes.values()))}
+        hosts = [host for host in self._names if _short(host) not in here]
+        return [(None, host) for host in (hosts if len(hosts) == len(absent) else [""] * len(absent))]
+
+    def named(self, keys: Collection[int]) -> str:
+        """`node 2 (gpu07)`, `nodes 1,4-5 (gpu06, gpu09, gpu10)`; `node 2` if hosts are not known.
+
+        `2 more nodes`, with hosts if they are known, if torch has not numbered them.
+        """
+        all_nodes = dict(zip(self.absent, self.never_seen(), strict=True))
+        all_nodes |= {key: (node.node_rank, node.join.host) for key, node in self._nodes.items()}
+        found = [all_nodes[key] for key in sorted(keys)]
+        numbers = [rank for rank, _host in found if rank is not None]
+        hosts = [host for _rank, host in found if host]
+        if len(numbers) == len(found):
+            named = named_nodes(numbers)
+        else:
+            named = f"{len(found)} more node{'' if len(found) == 1 else 's'}"
+        shown = ", ".join(hosts[:_MOST_NAMES]) + (", …" if len(hosts) > _MOST_NAMES else "")
+        return f"{named} ({shown})" if len(hosts) == len(found) else named
 
     def close(self) -> None:
         """Wait no longer for the answer."""
@@ -59,5 +86,10 @@ class HostNames:
         said, over = self._process.read()
         if over:
             names = said.decode(errors="replace").split()
-            self._names = names if len(names) == self._nodes else []
+            self._names = names if len(names) == self._place.nodes else []
             self.close()
+
+
+def _short(host: str) -> str:
+    """Without its domain: schedulers and hosts may disagree about that."""
+    return host.partition(".")[0]

@@ -20,11 +20,11 @@ from ddp_run.supervise.nodes.agreement import SOON_S, VERDICTS_S, Decide, Ears, 
 from ddp_run.supervise.nodes.comparison import Comparison
 from ddp_run.supervise.nodes.host_names import HostNames
 from ddp_run.supervise.nodes.link import Ended, Link, Opened, listen
-from ddp_run.supervise.nodes.messages import EndedWell, Failing, Join, Message, Paused, Report, Word
+from ddp_run.supervise.nodes.messages import EndedWell, Failing, Join, Message, Numbered, Paused, Report, Word
 from ddp_run.supervise.nodes.other_node import OtherNode
 from ddp_run.supervise.nodes.reach import if_this_host
 from ddp_run.tell.verdict_file import keep_report
-from ddp_run.values.words import named_nodes, node_name
+from ddp_run.values.words import node_name
 
 _LAST_WORD_S = 2.0
 _ALIVE_S = 2.5 * messages.BEAT_S
@@ -48,13 +48,13 @@ class Hub(Side):
         self._links: dict[Link, OtherNode | None] = {}
         """All connections; None for one that has not said which node it is."""
         self._nodes: dict[int, OtherNode] = {}
-        """By node rank: those that have joined."""
-        self._hosts = HostNames(place.host_names, place.nodes, ears.loop, ears.helpers)
+        """Those that have joined: by node rank, or in the order in which they came if torch numbers them."""
+        self._hosts = HostNames(place, ears, self._nodes)
         self._never_joined: str | None = None
         """The message about nodes that didn't join in time."""
         self._pings = 0
-        self._first: int | None = None
-        """The node that was the first to fail."""
+        self._first: OtherNode | None = None
+        """The node that was the first to fail, if it's another one."""
         self._ended_well = False
         """All ranks of this node have."""
         self._agent_was_let_go = False
@@ -96,21 +96,33 @@ class Hub(Side):
             del self._links[oldest]
 
     def _on_join(self, link: Link, join: Join) -> None:
-        place = self._place
-        if join.nodes != place.nodes or not 0 <= join.node_rank < place.nodes:
+        place, key = self._place, self._key_of(join)
+        if key is None:
             link.close()
-        elif join.node_rank > 0:
-            node = self._nodes.setdefault(join.node_rank, OtherNode(join, link))
+        elif key > 0:
+            node = self._nodes.setdefault(key, OtherNode(join, link))
             if (node.join.host, node.join.folder) == (join.host, join.folder):
                 self._has_joined(node, link, join.attempt)
             elif node.link.is_open and time.monotonic() - node.link.heard_at < _ALIVE_S:
-                self._on_second(link, join, node.join.host)
+                self._on_second(link, key, join.host, node.join.host)
             else:  # it may replace one that is gone
                 link.close()
         elif (join.host, join.folder) == (place.host, place.folder):  # this node itself, through its external address
             link.send(messages.Joined(place.host))
         else:
-            self._on_second(link, join, place.host)
+            self._on_second(link, key, join.host, place.host)
+
+    def _key_of(self, join: Join) -> int | None:
+        """Its key in `_nodes`, 0 for this node's number; None if the job has no place for it."""
+        place, given = self._place, join.node_rank
+        if join.nodes != place.nodes or (given is None) != (place.node_rank is None):
+            return None
+        if given is not None:
+            return given if 0 <= given < place.nodes else None
+        known = (
+            key for key, node in self._nodes.items() if (node.join.host, node.join.folder) == (join.host, join.folder)
+        )
+        return next(known, next(iter(self._hosts.absent), None))
 
     def _has_joined(self, node: OtherNode, link: Link, attempt: int) -> None:
         """The node is here, or here again on another connection: tell it what it has missed of this attempt."""
@@ -119,20 +131,20 @@ class Hub(Side):
             self._links.pop(node.link, None)
             node.link, node.closed_at = link, None
         self._links[link] = node
-        link.send(messages.Joined(self._place.host))
+        link.send(messages.Joined(self._place.host, self._node_rank))
         node.ping(self._pings)
         if self._agreed is not None and self._agreed.attempt == attempt:
             node.tell(self._agreed)
         if self._all_well:
             link.send(EndedWell(self._attempt))
         if self._is_ending:
-            link.send(messages.End(self._attempt, self._place.node_rank, self._place.host, "the job is ending"))
+            link.send(messages.End(self._attempt, self._node_rank, self._place.host, "the job is ending"))
 
-    def _on_second(self, link: Link, join: Join, taken_by: str) -> None:
+    def _on_second(self, link: Link, node_rank: int, host: str, taken_by: str) -> None:
         """The newcomer can't stay. If nodes are missing, it is one of them, so this job can't start."""
         link.send(messages.RankTaken(taken_by))
-        if not self._started and not self._is_ending and self._absent:
-            clash = NodeRankTaken(now(), join.node_rank, taken_by, join.host)
+        if not self._started and not self._is_ending and self._hosts.absent:
+            clash = NodeRankTaken(now(), node_rank, taken_by, host)
             self._ears.emit(clash)
             self._refuse(clash.said)
 
@@ -143,34 +155,30 @@ class Hub(Side):
 
     def _refuse(self, said: str) -> None:
         """The job can't run like this: end it, this node's ranks too."""
-        place = self._place
-        self._end_all(place.node_rank, place.host, said)
-        self._ears.end_ranks(self._attempt, PeerFailed(now(), place.node_rank, place.host, said))
-
-    @property
-    def _absent(self) -> list[int]:
-        """The node ranks that have not joined."""
-        return [rank for rank in range(1, self._place.nodes) if rank not in self._nodes]
+        host = self._place.host
+        self._end_all(self._node_rank, host, said, here=True)
+        self._ears.end_ranks(self._attempt, PeerFailed(now(), self._node_rank, host, said))
 
     def _find_out(self) -> None:
         self._hosts.ask()
 
     def _missing(self) -> tuple[str, str]:
-        here = ", ".join(f"{rank} ({node.join.host})" for rank, node in sorted(self._nodes.items())) or "none"
-        names = f"{self._hosts.named(self._absent)} of {self._place.nodes}"
+        here = ", ".join(node.name.removeprefix("node ") for _, node in sorted(self._nodes.items())) or "none"
+        names = f"{self._hosts.named(self._hosts.absent)} of {self._place.nodes}"
         return names, f"; other nodes here: {here}{if_this_host(self._place.address)}"
 
     def _give_up(self) -> None:
-        absent = self._absent
         self._never_joined = f"did not join within {self._place.join_s:g} s"
-        said = f"{self._hosts.named(absent)} {self._never_joined}"
+        said = f"{self._hosts.named(self._hosts.absent)} {self._never_joined}"
         self._ears.say(said)
-        self._end_all(absent[0], self._hosts.of(absent[0]), said)
+        self._end_all(*self._hosts.never_seen()[0], said)
 
     # --------------------------------------------------------------------------------------- who hears whom
 
     def _tell(self, word: Word) -> None:
         match word:
+            case Numbered():
+                self._send_all(word)
             case Paused():
                 self._send_all(word)
                 for node in self._nodes.values():
@@ -179,7 +187,7 @@ class Hub(Side):
                 self._ended_well = True
                 self._let_agents_go()
             case Failing(said=said):
-                self._end_all(self._place.node_rank, self._place.host, said)
+                self._end_all(self._node_rank, self._place.host, said, here=True)
 
     def _send_all(self, message: Message) -> None:
         for node in self._nodes.values():
@@ -200,8 +208,10 @@ class Hub(Side):
                 self._compare_when_known()
             case Paused(on):
                 node.paused = on
+            case Numbered(node_rank):
+                node.node_rank = node_rank
             case Failing(attempt, said) if attempt == self._attempt:
-                self._end_all(node.join.node_rank, node.join.host, said)
+                self._end_all(node.node_rank, node.join.host, said, by=node)
             case EndedWell(attempt) if attempt == self._attempt:
                 node.ended_well = True
                 self._let_agents_go()
@@ -216,7 +226,7 @@ class Hub(Side):
         self._pings += 1
         moment = time.monotonic()
         stood_s = self._beat(moment)
-        if not self._started and not self._is_ending and self._absent:
+        if not self._started and not self._is_ending and self._hosts.absent:
             self._wait_for_missing(moment)
         self._compare_when_known()
         for link in [link for link, node in self._links.items() if node is None]:
@@ -224,7 +234,7 @@ class Hub(Side):
                 link.close()
                 del self._links[link]
         again_s = messages.BEAT_S
-        for node in self._nodes.values():
+        for node in [*self._nodes.values()]:
             if node.is_through or node.paused:
                 continue
             node.link.heard_at = min(node.link.heard_at + stood_s, moment)
@@ -240,18 +250,23 @@ class Hub(Side):
         node.lost = f"was lost: {why}"
         self._standstill.lost(time.monotonic())
         node.link.close()
-        said = f"{node_name(node.join.node_rank, node.join.host)} {node.lost}"
+        said = f"{node.name} {node.lost}"
         self._ears.say(said)
-        self._end_all(node.join.node_rank, node.join.host, said)
+        if node.node_rank is None and not self._started and not self._is_ending:  # another may take its place
+            del self._nodes[next(key for key, each in self._nodes.items() if each is node)]
+        else:
+            self._end_all(node.node_rank, node.join.host, said, by=node)
 
     # ------------------------------------------------------------------------------ how an attempt's end is agreed
 
-    def _end_all(self, node_rank: int, host: str, said: str) -> None:
-        """A node fails, or is lost: the first one ends the ranks everywhere."""
+    def _end_all(
+        self, node_rank: int | None, host: str, said: str, *, by: OtherNode | None = None, here: bool = False
+    ) -> None:
+        """A node fails, or is lost: the first one ends the ranks everywhere. `here`: it is this one."""
         if not self._is_ending:
-            self._is_ending, self._first = True, node_rank
+            self._is_ending, self._first = True, by
             self._send_all(messages.End(self._attempt, node_rank, host, said))
-            if node_rank != self._place.node_rank:
+            if not here:
                 self._ears.end_ranks(self._attempt, PeerFailed(now(), node_rank, host, said))
         self._let_agents_go()
 
@@ -276,7 +291,7 @@ class Hub(Side):
         """The verdict of all that have joined; they have the grace, and a few seconds, to give theirs."""
         place = self._place
         if own.verdict.outcome != "succeeded":
-            self._end_all(place.node_rank, place.host, own.verdict.title or "failed")
+            self._end_all(self._node_rank, place.host, own.verdict.title or "failed", here=True)
         absent_until = self._first_words_until() if self._started and self._is_ending else 0.0
         self._wait(lambda: self._without_verdict(absent_until), place.grace_s + VERDICTS_S)
         others = self._reports()
@@ -287,9 +302,9 @@ class Hub(Side):
         self._agreed = messages.Agreed(own.attempt, short, decision, place.host, place.folder)
         for node in self._nodes.values():
             node.tell(self._agreed)
-        for report in others:
-            said = self._nodes[report.node_rank].report if report.verdict is not None else None
-            keep_report(Path(place.folder), report, said.last_lines if said is not None else ())
+        for node in self._nodes.values():
+            if node.report is not None:
+                keep_report(Path(place.folder), node.told(), node.report.last_lines)
         if decision.retry:
             self._begin_next()
         else:
@@ -300,13 +315,13 @@ class Hub(Side):
         """The nodes that have not given theirs; until then also those that have not joined yet."""
         missing = [rank for rank, node in self._nodes.items() if not node.is_through]
         if time.monotonic() < absent_until:
-            missing += self._absent
-        return named_nodes(missing) if missing else ""
+            missing += self._hosts.absent
+        return self._hosts.named(missing) if missing else ""
 
     def _reports(self) -> list[NodeReport]:
-        reports = [node.told(first=rank == self._first) for rank, node in sorted(self._nodes.items())]
+        reports = [node.told(first=node is self._first) for _, node in sorted(self._nodes.items())]
         if self._never_joined is not None:
-            reports += [NodeReport(rank, self._hosts.of(rank), "", None, self._never_joined) for rank in self._absent]
+            reports += [NodeReport(*node, "", None, self._never_joined) for node in self._hosts.never_seen()]
         return reports
 
     def _possible(self, decision: Decision, others: Sequence[NodeReport]) -> Decision:
@@ -317,8 +332,10 @@ class Hub(Side):
             if report.verdict is None:
                 node = node_name(report.node_rank, report.host)
                 return Decision(False, f"{node} cannot take part in another attempt: it {report.lost}")
-        if absent := self._absent:
-            return Decision(False, f"{named_nodes(absent)} did not join: the nodes cannot agree on another attempt")
+        if absent := self._hosts.absent:
+            return Decision(
+                False, f"{self._hosts.named(absent)} did not join: the nodes cannot agree on another attempt"
+            )
         return decision
 
     def _begin_next(self) -> None:

@@ -1,10 +1,12 @@
-"""Whether this node agrees with others, on which side, and where they meet: beside the rendezvous of node 0."""
+"""Whether this node agrees with others, on which side, and where they meet: on the port beside the rendezvous' own."""
 
 from __future__ import annotations
 
+import errno
 import re
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 _RESOLVE_S = 5.0
 _C10D_PORT = 29400
 """torch's own default (elastic/rendezvous/c10d_rendezvous_backend.py)."""
+_ANY = ("0.0.0.0", "::")  # noqa: S104
+"""All addresses of a host, IPv4 and IPv6."""
 _SECRET = "DDP_RUN_SECRET"  # noqa: S105  # the name of a variable
 
 
@@ -46,21 +50,22 @@ def join(run: Run, end_ranks: Callable[[int, Event], None]) -> Side | None:
         stops=lambda: run.stops,
         helpers=run.helpers,
     )
-    if options.meets_at_c10d and _store_answers_pings():
-        host, port = options.master
-        if port != 0:
-            _keep(run, Endpoint(host, _C10D_PORT if port is None else port, ears))
-    if not options.has_fixed_nodes:
-        return None
-    try:
-        side, rival = meet(_place(run, options.master, ears), ears)
-    except Exception as error:
-        has_words = isinstance(error, OSError | net.Unresolvable)
-        ears.emit(_alone(error if has_words else f"{type(error).__name__}: {error}"))
-        return None
+    host, port = options.master
+    if port is None:
+        port = _C10D_PORT
+    side, rival = None, None
+    if options.has_fixed_nodes:
+        try:
+            side, rival = meet(_place(run, host, port, ears), ears)
+        except Exception as error:
+            has_words = isinstance(error, OSError | net.Unresolvable)
+            ears.emit(_alone(error if has_words else f"{type(error).__name__}: {error}"))
     for each in (side, rival):
         if each is not None:
             _keep(run, each)
+    if options.meets_at_c10d and port != 0 and _store_answers_pings():
+        # a side says itself what it waits for
+        _keep(run, Endpoint(host, port, ears if side is None else replace(ears, say=lambda _line: None)))
     if side is not None and not run.environ.get(_SECRET):
         ears.emit(Noted(now(), f"messages between nodes are not authenticated: {_SECRET} is not set"))
     return side
@@ -78,15 +83,20 @@ def _store_answers_pings() -> bool:
 
 
 def meet(place: Place, ears: Ears) -> tuple[Side | None, Rival | None]:
-    """This node's side, and what looks for another node 0. A node 0 that can't listen has no side, which is noted."""
-    if place.node_rank > 0:
+    """This node's side, and what looks for another node 0. A node 0 that can't listen has no side, which is noted.
+
+    Without numbers, the hub is where the endpoint is: at the first node of that host, as torch's store.
+    """
+    if place.node_rank or (place.node_rank is None and not place.has_endpoint):
         return Member(place, ears), None
     hub = None
     try:
         hub = Hub(place, ears)
     except OSError as error:
+        if place.node_rank is None and error.errno == errno.EADDRINUSE:
+            return Member(place, ears), None
         ears.emit(_alone(error))
-    is_master = hub is not None and is_local(place.address)
+    is_master = place.node_rank is None or (hub is not None and is_local(place.address))
     return hub, None if is_master else Rival(place, ears)
 
 
@@ -99,25 +109,32 @@ def job_key(environ: Mapping[str, str], job: str) -> bytes:
     return f"{environ.get(_SECRET, '')}\n{job}".encode()
 
 
-def _place(run: Run, master: tuple[str, int | None], ears: Ears) -> Place:
-    """Raises OSError or Unresolvable if node 0 has no address."""
-    options, environ, (host, port) = run.plan.options, run.environ, master
-    address = run.plan.master or net.resolve(host, 0, _RESOLVE_S, several_nodes=True).ip
+def _place(run: Run, host: str, port: int, ears: Ears) -> Place:
+    """`host` and `port`: of the rendezvous. Raises OSError or Unresolvable if the host has no address."""
+    options, environ = run.plan.options, run.environ
+    numbered = options.own_node_rank is not None
+    address = run.plan.master
+    if address is None:
+        address = net.resolve(host, 0, _RESOLVE_S, several_nodes=True, loopback_allowed=not numbered).ip
+    is_here = is_local(address) if options.hosts_store is None else options.hosts_store
+    if is_here and not numbered and net.leads_only_here(host, address):  # others know another address of that name
+        address = _ANY[":" in address]
     return Place(
-        node_rank=options.node_rank,
+        node_rank=options.own_node_rank,
         nodes=options.max_nodes,
         host=socket.gethostname(),
         folder=str(run.folder.path),
         address=address,
-        port=options.control_port or _beside(port or 0),
-        job_key=job_key(environ, f"{port} {options.max_nodes}"),
+        port=options.control_port or _beside(port),
+        job_key=job_key(environ, f"{port} {options.max_nodes}" + ("" if numbered else f" {options.rdzv_id}")),
         grace_s=options.grace_s,
         agent_restarts=options.restarts > 0,
-        master_port=port or 0,
-        join_s=options.rendezvous_s,
-        facts=_facts(options, environ, address, ears),
+        master_port=port,
+        join_s=options.rendezvous_s + (0 if is_here else options.store_s),
+        facts=_facts(options, environ, address if address not in _ANY else "", ears),
         strict=options.preflight == "strict",
         host_names=schedulers.host_names(options, environ),
+        has_endpoint=is_here,
     )
 
 

@@ -1,4 +1,7 @@
-"""The side of every other node: joins node 0, says how its attempt goes, and gets the verdict of all."""
+"""The side of every other node: joins the hub, says how its attempt goes, and gets the verdict of all.
+
+"Node 0" is the node that has the hub. With c10d torch may give it another number.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from ddp_run.supervise.nodes.agreement import (
     end_for_rank,
 )
 from ddp_run.supervise.nodes.link import Ended, Link, Opened, dial
-from ddp_run.supervise.nodes.messages import EndedWell, Failing, Message, Paused, Report, Word
+from ddp_run.supervise.nodes.messages import EndedWell, Failing, Message, Numbered, Paused, Report, Word
 from ddp_run.supervise.nodes.reach import Reach, command, if_this_host, in_words, silence
 from ddp_run.values.words import node_name
 
@@ -36,7 +39,8 @@ class Member(Side):
     def __init__(self, place: Place, ears: Ears) -> None:
         super().__init__(place, ears)
         self._host_of_0 = place.address
-        """What node 0 is called: its address until it has said its host's name."""
+        """Its address until it has said its host's name."""
+        self._rank_of_0 = None if place.node_rank is None else 0
         self._link: Link | None = None
         """The last connection on which both have greeted."""
         self._dialled: Link | None = None
@@ -111,11 +115,12 @@ class Member(Side):
         if self._probe is not None:
             self._probe.close()
             self._probe = None
-        return f"node 0 at {place.address}{through}", why
+        return f"{place.node_0} at {place.address}{through}", why
 
     def _why(self) -> str:
         place, master = self._place, self._probe.reach if self._probe is not None else Reach.SILENT
-        return in_words(self._reach, master, control_port=place.port, master_port=place.master_port)
+        ports = {"control_port": place.port, "master_port": place.master_port}
+        return in_words(self._reach, master, whose=place.node_0, **ports)
 
     def _give_up(self) -> None:
         self._lose(f"was not reached within {self._place.join_s:g} s: {self._why()}")
@@ -127,7 +132,7 @@ class Member(Side):
             case Paused():
                 self._heard_at = time.monotonic() if self._heard_at is not None else None
                 self._send(word)
-            case EndedWell():
+            case Numbered() | EndedWell():
                 self._say(word)
             case Failing():
                 if not self._is_ending:
@@ -152,8 +157,11 @@ class Member(Side):
             return
         self._heard_at, self._refused_since = time.monotonic(), None
         match message:
-            case messages.Joined(host):
+            case messages.Joined(host, node_rank):
                 self._host_of_0 = host
+                self._rank_of_0 = self._rank_of_0 if node_rank is None else node_rank
+            case Numbered(node_rank):
+                self._rank_of_0 = node_rank
             case messages.RankTaken(host):
                 self._is_ending, self._heard_at = True, None  # no word comes from there
                 end_for_rank(self._ears, self._place, self._attempt, host)
@@ -205,19 +213,23 @@ class Member(Side):
     def _note_silence(self, moment: float) -> None:
         if not self._noted and moment - self._began > FIRST_WORD_S:
             self._noted = True
-            where = f"node 0 at {self._place.address} port {self._place.port}"
+            where = f"{self._place.node_0} at {self._place.address} port {self._place.port}"
             self._ears.emit(Noted(now(), f"no answer from {where}: each node judges for itself"))
 
     def _lose(self, how: str) -> None:
         self._lost = how
         self._standstill.lost(time.monotonic())
-        said = f"{node_name(0, self._host_of_0)} {how}"
+        said = f"{self._name_of_0} {how}"
         self._ears.say(said)
-        self._end_ranks(0, self._host_of_0, said)
+        self._end_ranks(self._rank_of_0, self._host_of_0, said)
+
+    @property
+    def _name_of_0(self) -> str:
+        return node_name(self._rank_of_0, self._host_of_0)
 
     # ------------------------------------------------------------------------------ how an attempt's end is agreed
 
-    def _end_ranks(self, node_rank: int, host: str, said: str) -> None:
+    def _end_ranks(self, node_rank: int | None, host: str, said: str) -> None:
         if not self._is_ending:
             self._is_ending = True
             self._ears.end_ranks(self._attempt, PeerFailed(now(), node_rank, host, said))
@@ -230,7 +242,7 @@ class Member(Side):
             # node 0 may still speak if all nodes' ranks have met, and its port refuses nobody
             may_speak = self._started and self._reach is not Reach.REFUSED and time.monotonic() < until
             is_there = self._lost is None and (self._heard_at is not None or may_speak)
-            return "node 0" if is_there and (self._agreed is None or self._agreed.attempt < attempt) else ""
+            return self._name_of_0 if is_there and (self._agreed is None or self._agreed.attempt < attempt) else ""
 
         self._say(replace(own, verdict=verdict.without_secrets()))
         self._wait(not_told, self._place.grace_s + 2 * VERDICTS_S)
@@ -240,15 +252,16 @@ class Member(Side):
             return told.verdict, told.decision
         if self._lost is None:
             refused = verdict.retry.reason if verdict.outcome == "refused" and verdict.retry is not None else None
-            reason = refused or "no verdict from node 0, and one node cannot retry alone"
+            reason = refused or f"no verdict from {self._name_of_0}, and one node cannot retry alone"
             return alone(verdict), Decision(False, reason)
-        gone = NodeReport(0, self._host_of_0, "", None, self._lost)
+        gone = NodeReport(self._rank_of_0, self._host_of_0, "", None, self._lost)
         verdict = self._verdict_of_all(own, [gone])
-        return verdict, Decision(False, f"{node_name(0, self._host_of_0)} cannot take part in another attempt")
+        return verdict, Decision(False, f"{self._name_of_0} cannot take part in another attempt")
 
     def _begin_next(self) -> None:
         super()._begin_next()
         self._said.clear()
+        self._rank_of_0 = None if self._place.node_rank is None else 0
 
     @property
     def _is_over(self) -> bool:

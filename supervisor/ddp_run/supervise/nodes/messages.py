@@ -50,7 +50,8 @@ TCP alone would wait longer and longer. The rest is for the beat before the cut,
 class Join:
     """A node's first message. `folder`: its run's, on its own disk."""
 
-    node_rank: int
+    node_rank: int | None
+    """None: torch numbers the nodes when they have met."""
     nodes: int
     host: str
     folder: str
@@ -61,9 +62,10 @@ class Join:
 
 @frozen
 class Joined:
-    """Node 0's answer to `Join`: its own host."""
+    """The hub's answer to `Join`: its own host, and its number if it has one yet."""
 
     host: str
+    node_rank: int | None = None
 
 
 @frozen
@@ -71,6 +73,13 @@ class RankTaken:
     """Node 0's other answer to `Join`: this host has that node rank."""
 
     host: str
+
+
+@frozen
+class Numbered:
+    """Torch has given this number to the node that says so, with the ranks that have just started."""
+
+    node_rank: int
 
 
 @frozen
@@ -109,7 +118,7 @@ class End:
     """From node 0 to all: end your ranks, because of what is `said` of that node."""
 
     attempt: int
-    node_rank: int
+    node_rank: int | None
     host: str
     said: str
 
@@ -142,14 +151,14 @@ class Agreed:
     folder: str
 
 
-Message = Join | Joined | RankTaken | Ping | Pong | Failing | EndedWell | End | Paused | Report | Agreed
+Message = Join | Joined | RankTaken | Numbered | Ping | Pong | Failing | EndedWell | End | Paused | Report | Agreed
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
 # --------------------------------------------------------------------------------- from events to messages
 
 
-Word = Paused | EndedWell | Failing
+Word = Paused | Numbered | EndedWell | Failing
 """What a node says of its own events."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ddp_run.judge import unlike_nodes
 from ddp_run.judge.of_nodes import Ends, NodeReport, by_clock_of
@@ -12,6 +12,7 @@ from ddp_run.supervise.nodes.link import Link
 from ddp_run.supervise.nodes.messages import DEAD_S, LOST_S, SILENT_S, Agreed, Join, Ping, Pong, Report
 from ddp_run.supervise.nodes.reach import silence
 from ddp_run.values.node_fact import Fact
+from ddp_run.values.words import node_name
 
 _UNKNOWN_NS = 1 << 62
 _MOST_ERROR_NS = 10**12
@@ -23,6 +24,8 @@ class OtherNode:
 
     join: Join
     link: Link
+    node_rank: int | None = field(init=False)
+    """Its number, if it has one yet."""
     closed_at: float | None = None
     """On time.monotonic(): since when its connection is closed."""
     paused: bool = False
@@ -37,6 +40,14 @@ class OtherNode:
     _wall_offset_ns: int = 0
     """Its wall clock minus ours, known to `_error_ns`."""
 
+    def __post_init__(self) -> None:
+        self.node_rank = self.join.node_rank
+
+    @property
+    def name(self) -> str:
+        """`node 1 (gpu-07)`; `gpu-07` if it has no number yet."""
+        return node_name(self.node_rank, self.join.host)
+
     @property
     def is_through(self) -> bool:
         """It has reported on the attempt, or is lost."""
@@ -44,7 +55,7 @@ class OtherNode:
 
     def begin_next(self) -> None:
         """Another attempt begins. A node that had reported was not pinged since."""
-        self.report, self.ended_well = None, False
+        self.report, self.ended_well, self.node_rank = None, False, self.join.node_rank
         self.link.heard_at = time.monotonic()
 
     def gone(self, moment: float) -> str | None:
@@ -57,11 +68,11 @@ class OtherNode:
         address, answers = self.link.peer, self.link.acknowledged_within(SILENT_S)
         return silence(LOST_S, answers=answers, has_route=address is None or net.route_to(address) is not None)
 
-    def told(self, *, first: bool) -> NodeReport:
+    def told(self, *, first: bool = False) -> NodeReport:
         """What is known of its attempt. `first`: it was the first that failed."""
         report = self.report
         return NodeReport(
-            node_rank=self.join.node_rank,
+            node_rank=self.node_rank,
             host=self.join.host,
             folder=self.join.folder,
             verdict=report.verdict if report is not None else None,

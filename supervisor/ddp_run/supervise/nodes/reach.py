@@ -14,7 +14,7 @@ class Reach(StrEnum):
     REFUSED = "connection refused"
     NO_ROUTE = "no route to host"
     STRANGER = "a program answers, but does not greet as ddp-run does"
-    HUNG_UP = "node 0 closed the connection"
+    HUNG_UP = "connection closed"
     FAILED = "cannot connect"
 
 
@@ -34,21 +34,22 @@ def of_errno(code: int) -> Reach:
     return _OF_ERRNO.get(code, Reach.FAILED)
 
 
-def in_words(control: Reach, master: Reach, *, control_port: int, master_port: int) -> str:
-    """Why this node has not reached node 0. `control`: the port where nodes agree; `master`: torch's rendezvous."""
+def in_words(control: Reach, master: Reach, *, whose: str, control_port: int, master_port: int) -> str:
+    """Why this node has not reached the hub. `control`: the port where nodes agree; `master`: torch's rendezvous;
+    `whose`: they are this node's."""
     match control, master:
         case Reach.HUNG_UP, _:
-            others = "--nnodes, the master port or DDP_RUN_SECRET differs there, or another ddp-run has this node rank"
+            others = (
+                "--nnodes, port, --rdzv-id or DDP_RUN_SECRET differs there, or another ddp-run has this node's place"
+            )
             return f"it closed the connection: {others}"
         case Reach.STRANGER, _:
-            return f"the program on port {control_port} is not ddp-run: that host may not be node 0"
+            return f"the program on port {control_port} is not ddp-run: that host may not be {whose}"
         case Reach.REFUSED, Reach.STRANGER:
             master_answers = f"but a program answers on the master's port {master_port}"
-            return f"connection refused on port {control_port}, {master_answers}: that host may not be node 0"
+            return f"connection refused on port {control_port}, {master_answers}: that host may not be {whose}"
         case Reach.REFUSED, _:
-            return (
-                f"connection refused on port {control_port}: ddp-run is not started there, or that host is not node 0"
-            )
+            return f"connection refused on port {control_port}: ddp-run is not started there, or it isn't {whose}"
         case Reach.SILENT, Reach.STRANGER | Reach.REFUSED:
             filtered = f"a firewall may drop packets to port {control_port}; --control-port chooses another"
             return f"no answer, while port {master_port} answers: {filtered}"
@@ -67,10 +68,10 @@ def command(control: Reach, *, address: str, control_port: int) -> str:
 
 
 def if_this_host(address: str) -> str:
-    """What to add if node 0's address is a loopback one, which every host has; else empty."""
+    """What to add if the hub's address is a loopback one, which every host has; else empty."""
     if not ip_address(address.partition("%")[0]).is_loopback:
         return ""
-    return f"; {address} is this host: other hosts need node 0's address (--master-addr)"
+    return f"; {address} is this host: nodes on other hosts need another address of it"
 
 
 def silence(for_s: float, *, answers: bool, has_route: bool) -> str:
