@@ -686,7 +686,7 @@ def test_how_nodes_differ_is_said_once(loop: Loop, place: Place) -> None:
 def test_a_nodes_wall_clock_is_measured(loop: Loop, wall_s: float, seconds: str) -> None:
     one, other = connected()
     link = End(loop, one, KEY, is_server=True).link
-    node = OtherNode(Join(1, 2, "b", "/r"), link)
+    node = OtherNode(1, Join(1, 2, "b", "/r"), link)
     node.ping(7)
     assert not node.clock
     node._pinged = (7, time.monotonic_ns() - 10**9)

@@ -44,7 +44,7 @@ def test_alike_nodes_are_not_spoken_of() -> None:
 
 def test_nodes_that_torch_has_not_numbered_are_named_by_their_hosts() -> None:
     versions = ("2.13.0", "2.12.1", "2.13.0")
-    rows = compare(of(*({Known.TORCH: version} for version in versions)))
+    rows = compare(of(*({str(Known.TORCH): version} for version in versions)))
     hosts = {0: "c", 1: "b", 2: "a"}
     assert kept(rows).breaking == ("torch: 2.13.0 on nodes 0,2, 2.12.1 on node 1 (gpu-1)",)
     named = compared(MonotonicNs(1), rows, partial(by_host, hosts=hosts), strict=False)

@@ -508,7 +508,7 @@ def test_nccls_collectives_are_compared_where_they_stand() -> None:
 def test_a_rank_that_nccl_let_past_a_collective_that_others_entered_otherwise() -> None:
     """As on an H200, NCCL 2.28.9: the barrier of rank 0 ended with the all_reduce of the others, which waited on."""
     barrier = Collective("nccl:0", 16, "nccl:all_reduce_barrier", ((1,),), ("Float",))
-    past = replace(of_nccl(0, 17), history={("nccl:0", 16): barrier})
+    past = replace(of_nccl(0, 17), history={"nccl:0 16": barrier})
     stall = judged(past, of_nccl(1, 16), of_nccl(2, 16))
     assert stall is not None
     assert (stall.cause, stall.hung, stall.culprits) == ("collective-mismatch", True, (0,))
@@ -518,7 +518,7 @@ def test_a_rank_that_nccl_let_past_a_collective_that_others_entered_otherwise() 
     )
     meanwhile = replace(past, first=Stack((ALL_REDUCE, USER)), second=Stack((ALL_REDUCE, USER)))
     assert said(meanwhile, of_nccl(1, 16), of_nccl(2, 16)) == stall.said  # where it is now is not what it entered then
-    alike = replace(past, history={("nccl:0", 16): replace(of_nccl(1, 16).current or barrier, pending=False)})
+    alike = replace(past, history={"nccl:0 16": replace(of_nccl(1, 16).current or barrier, pending=False)})
     assert told(alike, of_nccl(1, 16), of_nccl(2, 16))[0] == "hang"
 
 

@@ -155,10 +155,18 @@ def _is_own(report: NodeReport) -> bool:
     return verdict.exit_code != LOST and not (rule.consequence and verdict.exit_code != 1)
 
 
-def _when(report: NodeReport) -> tuple[bool, int, int]:
+def _when(report: NodeReport) -> tuple[bool, bool, int, int]:
     first = report.verdict.first_failure if report.verdict is not None else None
     at = first.at if first is not None else None
-    return at is None, (at or 0) - report.offset_ns, -1 if report.node_rank is None else report.node_rank
+    number = -1 if report.node_rank is None else report.node_rank
+    return _is_elsewhere(report), at is None, (at or 0) - report.offset_ns, number
+
+
+def _is_elsewhere(report: NodeReport) -> bool:
+    """Whether the rank that it names, which hangs, is on another node, which knows more about it."""
+    verdict = report.verdict
+    first = verdict.first_failure if verdict is not None and verdict.outcome == "hung" else None
+    return first is not None and first.rank is not None and first.host is None
 
 
 def _failed(own: Sequence[NodeReport], reports: Sequence[NodeReport]) -> Verdict:
@@ -178,8 +186,8 @@ def _failed(own: Sequence[NodeReport], reports: Sequence[NodeReport]) -> Verdict
 
 
 def _apart_ns(first: NodeReport, other: NodeReport) -> int:
-    unknown, one, _rank = _when(first)
-    also_unknown, two, _rank = _when(other)
+    _, unknown, one, _rank = _when(first)
+    _, also_unknown, two, _rank = _when(other)
     return 0 if unknown or also_unknown else abs(two - one)
 
 
@@ -202,14 +210,24 @@ def _named(chosen: NodeReport, reports: Sequence[NodeReport]) -> Verdict:
     verdict = chosen.verdict
     assert verdict is not None
     first = verdict.first_failure
-    if first is not None:
+    if first is not None and _is_elsewhere(chosen):
+        there = next((report for report in reports if first.rank in _followed(report)), None)
+        if there is not None:
+            first = replace(first, host=there.host, node_rank=there.node_rank)
+    elif first is not None:
         at = None if first.at is None else MonotonicNs(first.at - chosen.offset_ns)
         first = replace(first, host=first.host or chosen.host, node_rank=chosen.node_rank, at=at)
     evidence = verdict.evidence if chosen.here else tuple(_abroad(quote, chosen) for quote in verdict.evidence)
-    gone = (*verdict.collateral, *_followers(chosen, reports))
+    followers = (*verdict.collateral, *_followers(chosen, reports))
+    gone = tuple(each for each in followers if first is None or first.rank is None or each.rank != first.rank)
     silent = [report for report in reports if report.lost is not None]
     notes = tuple(f"no verdict from {_node(report)}: it {report.lost}" for report in silent)
     return replace(verdict, first_failure=first, evidence=evidence, collateral=gone, notes=(*verdict.notes, *notes))
+
+
+def _followed(report: NodeReport) -> frozenset[Rank | None]:
+    """The ranks that ended on the node after another one."""
+    return frozenset(each.rank for each in report.verdict.collateral) if report.verdict is not None else frozenset()
 
 
 def _abroad(quote: Quote, report: NodeReport) -> Quote:

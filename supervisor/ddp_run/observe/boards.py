@@ -173,7 +173,7 @@ class Board:
 
     def collectives(
         self,
-    ) -> tuple[Mapping[str, Collective], Collective | None, Mapping[tuple[str, int], Collective]]:
+    ) -> tuple[Mapping[str, Collective], Collective | None, Mapping[str, Collective]]:
         """As `last_collectives` and `all_entered`, of one reading; nothing until the rank has answered."""
         try:
             recorded = self._recorded()

@@ -69,8 +69,8 @@ class CloseLook:
     """The last collective in each process group."""
     current: Collective | None = None
     """The collective that it waits for, if one has not ended."""
-    history: Mapping[tuple[str, int], Collective] = field(default_factory=dict)
-    """The collectives that its recorder still holds, by process group and number."""
+    history: Mapping[str, Collective] = field(default_factory=dict)
+    """The collectives that its recorder still holds, by their `key`."""
     collectives: int = 0
     """How many collectives of the default group it has entered, according to its board."""
     waits_on: str | None = None

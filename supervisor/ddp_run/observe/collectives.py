@@ -44,6 +44,11 @@ class Collective:
     """Where the user's code entered it, if that was recorded."""
 
     @property
+    def key(self) -> str:
+        """The same on all ranks for what they do together."""
+        return f"{self.group} {self.number}"
+
+    @property
     def nccl(self) -> bool:
         """Whether NCCL does it: ranks enter without waiting, and NCCL keeps the order."""
         return self.operation.partition(":")[0].startswith("nccl")
@@ -95,9 +100,9 @@ def times_entered(recorded: Mapping[str, Any]) -> Entered:
     return {(each.group, each.number): created for created, each in _collectives(recorded) if created}
 
 
-def all_entered(recorded: Mapping[str, Any]) -> dict[tuple[str, int], Collective]:
-    """What this rank's recorder still holds, by process group and number. Raises as `last_collectives`."""
-    return {(each.group, each.number): each for _, each in _collectives(recorded)}
+def all_entered(recorded: Mapping[str, Any]) -> dict[str, Collective]:
+    """What this rank's recorder still holds, by its `key`. Raises as `last_collectives`."""
+    return {each.key: each for _, each in _collectives(recorded)}
 
 
 def _collectives(recorded: Mapping[str, Any]) -> list[tuple[int, Collective]]:

@@ -17,6 +17,7 @@ from ddp_run.observe.collectives import LateWatch
 from ddp_run.observe.movement import Movement, Seen, close_look
 from ddp_run.observe.native_stack import NativeFrames
 from ddp_run.observe.nccl_ras import NcclRas
+from ddp_run.observe.picture import Gone, OtherNodes, Picture
 from ddp_run.observe.process_look import state
 from ddp_run.observe.progress import Stall, come_apart, explain
 from ddp_run.observe.stall_watch import EARLY_S, LOOK_S, Due, RankLook, Watch
@@ -40,6 +41,8 @@ _INSIST_S = 0.6
 _STACKS_AT_MOST_S = 1.0
 _FLIGHT_S = 0.6
 """How long a rank gets to write its flight recorder's entries."""
+_OTHERS_S = 6.0
+"""How long other nodes get to show their ranks: they notice the same stall within a second or two."""
 _SAMPLE_S = 60.0
 """How often the ranks' progress goes into the journal."""
 _SECOND = 1_000_000_000
@@ -50,7 +53,8 @@ class Observer:
     """One start of the ranks of this node.
 
     `boards`: folders that may hold their boards; `folder`: the attempt's; `environ`: the agent's, which the ranks
-    inherit (reading theirs takes a lock that a rank may hold forever); `helpers`: gets the processes started here.
+    inherit (reading theirs takes a lock that a rank may hold forever); `helpers`: gets the processes started here;
+    `others`: the job's other nodes, if they can be asked.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class Observer:
         folder: Path,
         environ: Mapping[str, str],
         helpers: HelperProcesses,
+        others: OtherNodes | None = None,
     ) -> None:
         self.boards = Boards(boards, run_folder)
         self._watch = Watch()
@@ -72,6 +77,13 @@ class Observer:
         """The stall that was reported last, while it lasts."""
         self._told: set[tuple[object, ...]] = set()
         """Keys of the current stall that were reported."""
+        self._others = others
+        self._shares = False
+        """The other nodes have this node's picture of the current stall."""
+        self._withheld: tuple[Stall, MonotonicNs] | None = None
+        """What this node alone knows of it, and when that is reported unless all nodes together know more."""
+        self._says_little: dict[Rank, int] = {}
+        """The pids of ranks whose Python frames did not show why they stand still."""
         self._movement = Movement()
         self._alive: Sequence[RankStarted] = ()
         self._left_at: dict[Rank, int] = {}
@@ -121,6 +133,10 @@ class Observer:
             self._give_up()
             self._movement.progressed()
             self._told.clear()
+            self._withheld = None
+            if self._shares and self._others is not None:
+                self._others.share(None)
+                self._shares = False
             if self.stall is not None:
                 self.stall = None
                 self._native.end()
@@ -128,6 +144,7 @@ class Observer:
                 events.append(StallEnded(at, (moved_at - before) / _SECOND))
         events += self._sample(at)
         events += self._native.take(at)
+        events += self._of_all_nodes()
         if self._native.holds_one or (due is Due.EARLY and self.boards.use_nccl):
             due = None
         if due is not None and (self._closer is None or (self._is_early and due is Due.CLOSER)):
@@ -256,18 +273,43 @@ class Observer:
         )
         if stall is None and self.stall is not None and not self.stall.waiting:
             self.stall = None  # the rank works again: that isn't a step, but no reason to end the job either
+        pids = {event.rank: event.pid for event in self._alive}
+        self._says_little = {look.rank: pids[look.rank] for look in looks if look.says_little}
+        if self._others is not None and not early and world_size > len(looks) + len(self._left_at):
+            left = (Gone(rank, (at - left_at) / _SECOND) for rank, left_at in self._left_at.items())
+            quiet_s, joined = (at - since) / _SECOND, self._watch.joined
+            picture = Picture(tuple(looks), tuple(left), quiet_s, joined, world_size, ras.missing)
+            self._shares = self._others.share(picture)
         if stall is None or (early and not stall.certain):
             return list(ras.notes)
-        self.stall = stall
+        self.stall = replace(stall, quotes=(*stall.quotes, *ras.quotes))
+        if not self._shares:
+            return [*ras.notes, *self._report(self.stall)]
+        self._withheld = self.stall, MonotonicNs(at + round(_OTHERS_S * _SECOND))
+        return list(ras.notes)
+
+    def _of_all_nodes(self) -> list[Event]:
+        """What all nodes together show of the current stall, else after a while what this node alone does."""
+        if not self._shares or self._others is None:
+            return []
+        stall = self._others.stall_of_all
+        if stall is not None:
+            self.stall, self._withheld = stall, None
+            return self._report(stall)
+        if self._withheld is None or self._at < self._withheld[1]:
+            return []
+        (alone, _until), self._withheld = self._withheld, None
+        return self._report(alone)
+
+    def _report(self, stall: Stall) -> list[Event]:
+        """The event about it, unless there was one."""
         if stall.key in self._told:
-            return list(ras.notes)
+            return []
         self._told.add(stall.key)
-        little = {look.rank for look in looks if look.says_little}
-        wanted = little.intersection(stall.culprits) if stall.waiting else little
-        self._native.want({event.rank: event.pid for event in self._alive if event.rank in wanted})
-        quotes = (*stall.quotes, *ras.quotes)
-        told = (stall.cause, stall.hung, stall.said, stall.culprits, stall.waiting, since, quotes)
-        return [*ras.notes, StallSeen(at, *told)]
+        little = self._says_little
+        self._native.want({rank: pid for rank, pid in little.items() if not stall.waiting or rank in stall.culprits})
+        told = (stall.cause, stall.hung, stall.said, stall.culprits, stall.waiting, self._watch.since, stall.quotes)
+        return [StallSeen(self._at, *told)]
 
     # ------------------------------------------------------------------------------ more of each rank
 

@@ -208,13 +208,12 @@ def _mismatch(scene: _Scene) -> Stall | None:
     Some may be past it: NCCL lets a rank go on from an all_reduce that the others never completed (seen with 2.28: a
     barrier met by all_reduce of another size).
     """
-    pending = {(each.current.group, each.current.number) for each in scene.waiting if each.current is not None}
-    for group, number in sorted(pending):
+    pending = {each.current.key: each.current.number for each in scene.waiting if each.current is not None}
+    for key, number in sorted(pending.items()):
         kinds: dict[tuple[object, ...], list[tuple[CloseLook, Collective]]] = {}
         for each in scene.waiting:
             current = each.current
-            at_it = current is not None and (current.group, current.number) == (group, number)
-            entered = current if at_it else each.history.get((group, number))
+            entered = current if current is not None and current.key == key else each.history.get(key)
             if entered is not None:
                 kinds.setdefault(entered.kind, []).append((each, entered))
         if len(kinds) < 2:

@@ -74,7 +74,8 @@ class AttemptWatch:
             from ddp_run.observe.observer import Observer
 
             boards, run_folder = self._run.inbox.board_folders, self._run.folder.path
-            self._observer = Observer(boards, run_folder, self._folder, self._environ, self._run.helpers)
+            places = (boards, run_folder, self._folder)
+            self._observer = Observer(*places, self._environ, self._run.helpers, self._run.nodes)
             self._loop.set_timer(_FIRST_LOOK_S, self._look_at_progress)
         self._observer.boards.forget(event.rank)
 

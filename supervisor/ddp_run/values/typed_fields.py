@@ -28,16 +28,17 @@ _Reader = Callable[[Any], Any]
 
 
 def read(kind: type[_T], given: object) -> _T:
-    """A dataclass of numbers, texts, switches, enums, tuples, and dataclasses of these. Unknown fields are ignored.
+    """A dataclass of numbers, texts, switches, enums, tuples, mappings by text, and dataclasses of these.
+
+    Unknown fields are ignored.
 
     Raises ValueError if a field is missing or has another type.
     """
-    if not isinstance(given, Mapping):
-        raise ValueError("not an object")
     values: dict[str, Any] = {}
+    found = _mapping(given)
     for name, (reader, required) in _readers(cast(Hashable, kind)).items():
-        if name in given:
-            values[name] = reader(given[name])
+        if name in found:
+            values[name] = reader(found[name])
         elif required:
             raise ValueError(f"{name} is missing")
     return kind(**values)
@@ -63,6 +64,9 @@ def _reader(hint: Any) -> _Reader:
     if origin is tuple:
         of_each = _reader(get_args(hint)[0])
         return lambda value: tuple(map(of_each, _list(value)))
+    if origin is Mapping:
+        of_each = _reader(get_args(hint)[1])
+        return lambda value: {text(key): of_each(each) for key, each in _mapping(value).items()}
     if origin is Literal:
         return lambda value: _one_of(value, get_args(hint))
     if isinstance(hint, type) and issubclass(hint, StrEnum):
@@ -75,6 +79,12 @@ def _reader(hint: Any) -> _Reader:
 def _list(value: object) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError("not a list")
+    return value
+
+
+def _mapping(value: object) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError("not an object")
     return value
 
 

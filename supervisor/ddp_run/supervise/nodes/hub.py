@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import socket
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,15 +13,18 @@ from ddp_run.judge import known_differences
 from ddp_run.judge.of_nodes import NodeReport
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
+from ddp_run.observe.picture import Picture
+from ddp_run.observe.progress import Stall
 from ddp_run.record.events import AllRanksEnded, NodeRankTaken, PeerFailed
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes import messages
 from ddp_run.supervise.nodes.agreement import SOON_S, VERDICTS_S, Decide, Ears, Place, Side
 from ddp_run.supervise.nodes.comparison import Comparison
 from ddp_run.supervise.nodes.host_names import HostNames
-from ddp_run.supervise.nodes.link import Ended, Link, Opened, listen
+from ddp_run.supervise.nodes.link import Ended, Link, Listener, Opened
 from ddp_run.supervise.nodes.messages import EndedWell, Failing, Join, Message, Numbered, Paused, Report, Word
 from ddp_run.supervise.nodes.other_node import OtherNode
+from ddp_run.supervise.nodes.pictures import Pictures
 from ddp_run.supervise.nodes.reach import if_this_host
 from ddp_run.tell.verdict_file import keep_report
 from ddp_run.values.words import node_name
@@ -34,8 +37,6 @@ _GREETING_S = 10.0
 _MOST_FOLLOWERS = 64
 _MOST_STRANGERS = 64
 """So many connections, besides one for each node, may be open."""
-_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_REST_S = 1.0
 
 
 @final
@@ -61,33 +62,21 @@ class Hub(Side):
         self._comparison = Comparison(place, ears, self._nodes)
         self._agreed: messages.Agreed | None = None
         """What was agreed last."""
-        self._listener = listen(place.address, place.port)
-        self._listen()
+        self._pictures = Pictures(place.nodes, ears, self._tell_stall)
+        self._listener = Listener(ears.loop, place.address, place.port, self._take)
         self._look()
 
     def close(self) -> None:
         """Node 0 leaves."""
         self._hosts.close()
-        for each in (self._look, self._listen):
-            self._ears.loop.cancel_timer(each)
-        self._ears.loop.unwatch(self._listener.fileno())
+        self._ears.loop.cancel_timer(self._look)
         self._listener.close()
         for link in self._links:
             link.close()
 
     # ------------------------------------------------------------------------------------ how nodes join
 
-    def _listen(self) -> None:
-        self._ears.loop.watch(self._listener.fileno(), self._accept)
-
-    def _accept(self) -> None:
-        try:
-            connected, _address = self._listener.accept()
-        except OSError as error:
-            if error.errno in _NO_ROOM:  # it stays readable, so the loop would never rest
-                self._ears.loop.unwatch(self._listener.fileno())
-                self._ears.loop.set_timer(_REST_S, self._listen, lasting=True)
-            return
+    def _take(self, connected: socket.socket) -> None:
         link = Link(self._ears.loop, connected, self._place.job_key, self._on_message, is_server=True)
         self._links[link] = None
         if len(self._links) > self._place.nodes + _MOST_STRANGERS:  # a node says at once who it is
@@ -100,7 +89,7 @@ class Hub(Side):
         if key is None:
             link.close()
         elif key > 0:
-            node = self._nodes.setdefault(key, OtherNode(join, link))
+            node = self._nodes.setdefault(key, OtherNode(key, join, link))
             if (node.join.host, node.join.folder) == (join.host, join.folder):
                 self._has_joined(node, link, join.attempt)
             elif node.link.is_open and time.monotonic() - node.link.heard_at < _ALIVE_S:
@@ -206,6 +195,8 @@ class Hub(Side):
             case messages.Pong():
                 node.measure(message)
                 self._compare_when_known()
+            case messages.Looked(attempt, picture) if attempt == self._attempt:
+                self._pictures.take(node.key, picture)
             case Paused(on):
                 node.paused = on
             case Numbered(node_rank):
@@ -229,6 +220,7 @@ class Hub(Side):
         if not self._started and not self._is_ending and self._hosts.absent:
             self._wait_for_missing(moment)
         self._compare_when_known()
+        self._pictures.look()
         for link in [link for link, node in self._links.items() if node is None]:
             if moment - link.began_at > _GREETING_S:
                 link.close()
@@ -246,6 +238,14 @@ class Hub(Side):
                 again_s = min(again_s, node.link.heard_at + messages.LOST_S - moment)
         self._ears.loop.set_timer(max(again_s, SOON_S), self._look, lasting=True)
 
+    def _give(self, picture: Picture | None) -> bool:
+        self._pictures.take(0, picture)
+        return not self._hosts.absent
+
+    def _tell_stall(self, stall: Stall | None) -> None:
+        self._stall_of_all = stall
+        self._send_all(messages.Stalled(self._attempt, stall))
+
     def _lose(self, node: OtherNode, why: str) -> None:
         node.lost = f"was lost: {why}"
         self._standstill.lost(time.monotonic())
@@ -253,7 +253,7 @@ class Hub(Side):
         said = f"{node.name} {node.lost}"
         self._ears.say(said)
         if node.node_rank is None and not self._started and not self._is_ending:  # another may take its place
-            del self._nodes[next(key for key, each in self._nodes.items() if each is node)]
+            del self._nodes[node.key]
         else:
             self._end_all(node.node_rank, node.join.host, said, by=node)
 
@@ -341,6 +341,7 @@ class Hub(Side):
     def _begin_next(self) -> None:
         super()._begin_next()
         self._first, self._ended_well, self._agent_was_let_go = None, False, False
+        self._pictures = Pictures(self._place.nodes, self._ears, self._tell_stall)
         for node in self._nodes.values():
             node.begin_next()
 

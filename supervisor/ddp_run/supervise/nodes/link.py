@@ -25,6 +25,8 @@ from ddp_run.values.sealed import LONGEST_LINE, Seal, session_key
 from ddp_run.values.typed_fields import frozen
 
 _BACKLOG = 1024
+_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_REST_S = 1.0
 _FLUSH_S = 0.05
 _LONGEST_GREETING = 1024
 _TCP_INFO_BYTES, _LAST_ACK = 104, 56
@@ -45,16 +47,40 @@ class Ended:
 Hear = Callable[["Link", Message | Opened | Ended], None]
 
 
-def listen(address: str, port: int) -> socket.socket:
-    """Listen at node 0's own address; at all of them if that address is another machine's (address translation).
+@final
+class Listener:
+    """Listens at node 0's own address; at all of them if that address is another machine's (address translation).
 
-    Raises OSError if the port can't be had.
+    `taken` gets each connection.
     """
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    bound = address if is_local(address) else ("::" if family == socket.AF_INET6 else "0.0.0.0")  # noqa: S104
-    listener = socket.create_server((bound, port), family=family, backlog=_BACKLOG)
-    listener.setblocking(False)
-    return listener
+
+    def __init__(self, loop: Loop, address: str, port: int, taken: Callable[[socket.socket], None]) -> None:
+        """Raises OSError if the port can't be had."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        bound = address if is_local(address) else ("::" if family == socket.AF_INET6 else "0.0.0.0")  # noqa: S104
+        self._loop, self._taken = loop, taken
+        self._socket = socket.create_server((bound, port), family=family, backlog=_BACKLOG)
+        self._socket.setblocking(False)
+        self._listen()
+
+    def close(self) -> None:
+        """Listen no longer."""
+        self._loop.cancel_timer(self._listen)
+        self._loop.unwatch(self._socket.fileno())
+        self._socket.close()
+
+    def _listen(self) -> None:
+        self._loop.watch(self._socket.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        try:
+            connected, _address = self._socket.accept()
+        except OSError as error:
+            if error.errno in _NO_ROOM:  # it stays readable, so the loop would never rest
+                self._loop.unwatch(self._socket.fileno())
+                self._loop.set_timer(_REST_S, self._listen, lasting=True)
+            return
+        self._taken(connected)
 
 
 def connecting(address: str, port: int) -> tuple[socket.socket, int]:

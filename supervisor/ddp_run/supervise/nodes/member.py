@@ -12,6 +12,7 @@ from typing import final
 from ddp_run.judge.of_nodes import NodeReport, agreed, alone
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
+from ddp_run.observe.picture import Picture
 from ddp_run.plan import net
 from ddp_run.record.events import AllRanksEnded, Noted, PeerFailed
 from ddp_run.record.journal import now
@@ -168,6 +169,8 @@ class Member(Side):
                 self.close()
             case messages.Ping(number):
                 link.send(messages.Pong(number, time.monotonic_ns(), time.time_ns()))
+            case messages.Stalled(attempt, stall) if attempt == self._attempt:
+                self._stall_of_all = stall
             case Paused(on):
                 self._paused = on
             case messages.End(attempt, node_rank, host, said) if attempt == self._attempt:
@@ -183,6 +186,13 @@ class Member(Side):
                     link.close()
             case _:
                 pass
+
+    def _give(self, picture: Picture | None) -> bool:
+        message = messages.Looked(self._attempt, None if picture is None else picture.for_others())
+        if self._link is None or not self._link.is_open or not messages.fits(message):
+            return False
+        self._link.send(message)
+        return True
 
     def _look(self) -> None:
         """Once a second: dial if there is no connection or node 0 is silent; see whether it is lost."""

@@ -6,6 +6,7 @@ one if something ends the job before that begins.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, field
@@ -15,6 +16,8 @@ from typing import Any, get_args
 from ddp_run.judge.of_nodes import Ends
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
+from ddp_run.observe.picture import Picture
+from ddp_run.observe.progress import Stall
 from ddp_run.record.events import (
     AgentExited,
     Event,
@@ -28,6 +31,7 @@ from ddp_run.record.events import (
 )
 from ddp_run.values import node_fact, typed_fields
 from ddp_run.values.node_fact import Fact
+from ddp_run.values.sealed import LONGEST_LINE
 from ddp_run.values.signals import STOP_SIGNALS, in_words
 from ddp_run.values.typed_fields import frozen
 
@@ -124,6 +128,22 @@ class End:
 
 
 @frozen
+class Looked:
+    """What a closer look at this node's ranks shows; null: they make progress again."""
+
+    attempt: int
+    picture: Picture | None
+
+
+@frozen
+class Stalled:
+    """From the hub to all: what the pictures of all nodes show; null: nothing any more."""
+
+    attempt: int
+    stall: Stall | None
+
+
+@frozen
 class Paused:
     """This node's job and its ddp-run stop (Ctrl-Z), or go on: in between, its silence means nothing."""
 
@@ -151,7 +171,22 @@ class Agreed:
     folder: str
 
 
-Message = Join | Joined | RankTaken | Numbered | Ping | Pong | Failing | EndedWell | End | Paused | Report | Agreed
+Message = (
+    Join
+    | Joined
+    | RankTaken
+    | Numbered
+    | Ping
+    | Pong
+    | Failing
+    | EndedWell
+    | End
+    | Paused
+    | Report
+    | Agreed
+    | Looked
+    | Stalled
+)
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
@@ -192,12 +227,19 @@ def about(event: Event, attempt: int, *, agent_restarts: bool, agent_needed: boo
 
 # ------------------------------------------------------------------------------------------- on the wire
 
+_SEAL = 100
+"""At most so many bytes of a line are not the message."""
 _HOST = re.compile(r"[A-Za-z0-9._:-]{1,253}")
 
 
 def encode(message: Message) -> dict[str, Any]:
     """The message as JSON."""
     return {"message": type(message).__name__} | asdict(message)
+
+
+def fits(message: Message) -> bool:
+    """Whether it isn't too long for a line."""
+    return len(json.dumps(encode(message))) < LONGEST_LINE - _SEAL
 
 
 def decode(given: Mapping[str, Any]) -> Message | None:

@@ -22,6 +22,8 @@ _MOST_ERROR_NS = 10**12
 class OtherNode:
     """A node that has joined."""
 
+    key: int
+    """In the hub: its node rank, or the order in which it came if torch numbers the nodes."""
     join: Join
     link: Link
     node_rank: int | None = field(init=False)

@@ -1,0 +1,49 @@
+"""Node 0 puts together what the nodes show of a stall, each of which may only see ranks that wait for others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import final
+
+from ddp_run.observe.picture import Picture, explain_all
+from ddp_run.observe.progress import Stall
+from ddp_run.record.events import Noted
+from ddp_run.record.journal import now
+from ddp_run.supervise.nodes.agreement import Ears
+
+
+@final
+class Pictures:
+    """The last picture of each node, until its ranks make progress again."""
+
+    def __init__(self, nodes: int, ears: Ears, tell: Callable[[Stall | None], None]) -> None:
+        """`tell` gets what the pictures of all `nodes` show, if that is new; None: nothing any more."""
+        self._nodes, self._ears, self._tell = nodes, ears, tell
+        self._stall: Stall | None = None
+        self._taken: dict[int, tuple[Picture, float]] = {}
+        """By the node's key in the hub, and when it came (time.monotonic())."""
+        self._is_new = False
+
+    def take(self, key: int, picture: Picture | None) -> None:
+        """A node's next one; None: it has none any more."""
+        self._is_new = True
+        if picture is None:
+            self._taken.pop(key, None)
+        else:
+            self._taken[key] = picture, time.monotonic()
+
+    def look(self) -> None:
+        """Once a second: see what they show."""
+        if not self._is_new:
+            return
+        self._is_new, before = False, self._stall
+        moment = time.monotonic()
+        try:
+            aged = [(picture, moment - at) for picture, at in self._taken.values()]
+            self._stall = explain_all(aged, now()) if len(aged) == self._nodes else None
+        except Exception as error:  # whatever another node sends
+            self._ears.emit(Noted(now(), f"the nodes' stacks can't be compared: {type(error).__name__}: {error}"))
+            self._stall = None
+        if self._stall is not None or before is not None:
+            self._tell(self._stall)
