@@ -10,7 +10,7 @@ import pytest
 from tests.waiting import limit
 
 from .cluster import INTERFACE, Cluster
-from .conftest import TRAIN, Job, NodeOutcome
+from .conftest import TRAIN, WIRES, Job, NodeOutcome
 from .test_one_verdict import alike
 
 pytestmark = pytest.mark.slow_system
@@ -71,12 +71,26 @@ def test_the_interface_of_the_route_is_taken(cluster: Cluster, start_job: StartJ
         node.run("ip", "addr", "add", f"{node.network}{node.rank + 100}/24", "dev", "idle0")
         kept = [line for line in node.hosts_file.read_text().splitlines() if node.host not in line]
         node.hosts_file.write_text("\n".join([f"172.17.0.1 {node.host}", *kept, ""]))
-    outcomes = start_job(cluster, TRAIN, "--steps", 2, at=cluster.node(0).address).wait()
+    job = start_job(cluster, TRAIN, "--steps", 2, at=cluster.node(0).address, later=(0, 1))
+    for node in cluster.nodes:  # by this address torch alone would find its store on no host
+        job.start(node.rank, options=("--rdzv-conf", f"is_host={int(node.rank == 0)}"))
+    outcomes = job.wait()
     assert [outcome.code for outcome in outcomes] == [0, 0], outcomes[0].stderr
     for outcome in outcomes:
         assert outcome.folder is not None
         planned = json.loads((outcome.folder / "plan.json").read_text())["environment"]
         assert planned["GLOO_SOCKET_IFNAME"] == {"value": INTERFACE, "origin": "the route to the master"}
+
+
+@pytest.mark.parametrize("rendezvous", ["c10d"])
+def test_the_endpoints_host_knows_its_own_name_as_loopback(cluster: Cluster, start_job: StartJob) -> None:
+    """As Debian installs it: 127.0.1.1 there, its address everywhere else. With a static rendezvous that is refused."""
+    first = cluster.node(0)
+    kept = [line for line in first.hosts_file.read_text().splitlines() if first.host not in line]
+    first.hosts_file.write_text("\n".join([f"127.0.1.1 {first.host}", *kept, ""]))
+    outcomes = start_job(cluster, *WIRES, *FAILS).wait()
+    assert_rank_failed(outcomes, 1, 1)
+    assert not any("differ" in outcome.stderr for outcome in outcomes)
 
 
 @pytest.mark.parametrize("by", ["address", "host"])

@@ -585,6 +585,7 @@ def test_the_greeting(ranks: Ranks) -> None:
         "local_rank": 1,
         "world_size": 4,
         "local_world_size": 2,
+        "group_rank": 0,
         "folder": "attempt_0/rank_3",
         "watched": 0,
         "links": [],

@@ -99,7 +99,7 @@ def test_a_stuck_rank_of_another_node_has_no_files_here() -> None:
     assert verdict.first_failure is not None
     assert (verdict.first_failure.rank, verdict.first_failure.pid) == (5, None)
     assert (verdict.advice, verdict.phase, verdict.call) == ((), None, None)
-    assert {quote.source for quote in verdict.evidence} == {"live_stacks.txt"}
+    assert {quote.source for quote in verdict.evidence} == {"events.jsonl"}
 
 
 @pytest.mark.parametrize("waiting", [(0,), (7, 0, 2)], ids=["one waits", "the first of them on another node"])
@@ -114,7 +114,7 @@ def test_for_a_rank_that_has_exited_the_stacks_of_a_rank_that_waits_for_it_are_s
     assert {quote.source for quote in verdict.evidence} == {stacks(0)}
 
 
-def test_where_only_the_rank_that_has_exited_was_here_its_own_file_is_shown() -> None:
+def test_where_only_the_rank_that_has_exited_was_here_there_are_no_stacks_to_show() -> None:
     gone = replace(STUCK, cause="peer-died", waiting=(Rank(7),))
     verdict = judge(hung(stopped(2), stall=gone, clean_exits=(leaver(1, 5),), nodes=2))
-    assert verdict.advice == ("cat /r/live_stacks.txt   # all threads of rank 1",)
+    assert verdict.advice == ()

@@ -151,3 +151,19 @@ def test_two_nodes_without_numbers_have_an_order() -> None:
     first = of_nodes([two, one]).first_failure
     assert first is not None
     assert first.host in ("host1", "host2")
+
+
+def test_a_hang_is_told_with_the_host_of_the_rank_that_the_others_wait_for() -> None:
+    """Node 0 gave up first; the rank that it names was ended on node 1, which was told to stop."""
+    hung = Verdict("hung", 124, "hang", "DDP510", "rank 1 waits for a lock", first_failure=FirstFailure(Rank(1)))
+    stopped = replace(lost_a_peer(1), cause=None, title="stopped with the job")
+    verdict = of_nodes([node(0, hung), node(1, stopped)])
+    first = verdict.first_failure
+    assert first is not None
+    assert (first.rank, first.node_rank, first.host) == (1, 1, "host1")
+    assert verdict.collateral == ()
+    theirs = replace(hung, first_failure=FirstFailure(Rank(1), host="host1", at=MonotonicNs(900)), title="theirs")
+    assert of_nodes([node(0, hung), node(1, theirs)]).title == "theirs"
+    alone = of_nodes([node(0, hung), node(1, OK)]).first_failure
+    assert alone is not None
+    assert (alone.node_rank, alone.host) == (None, None)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from itertools import permutations
 
 import pytest
 
 from ddp_run.observe.close_look import INPUT, CloseLook, GpuUse, LockFile, ProcessState
 from ddp_run.observe.collectives import Collective
+from ddp_run.observe.picture import Gone, Picture, explain_all
 from ddp_run.observe.progress import Stall, come_apart, explain
 from ddp_run.observe.ras_text import Missing
 from ddp_run.observe.stack_text import Frame, Stack
 from ddp_run.record.events import MonotonicNs, Rank, StallSeen
+from ddp_run.values import typed_fields
 
 S = 1_000_000_000
 LIB = "/usr/lib/python3.11"
@@ -63,9 +67,27 @@ def judged(
         )
         for order in orders
     ]
+    found.append(of_a_node_each(looks, left, seconds, world_size, ras, joined))
     summaries = {each and (each.cause, each.hung, each.culprits, each.said) for each in found}
     assert len(summaries) == 1, summaries
     return found[0]
+
+
+def of_a_node_each(
+    looks: Sequence[CloseLook],
+    left: tuple[int, ...],
+    seconds: float,
+    world_size: int,
+    ras: Missing | None,
+    joined: bool,
+) -> Stall | None:
+    """The same if each rank has a node of its own, which shows it to the others."""
+    shown = [Picture((each,), (), seconds, joined, world_size, ras) for each in looks]
+    shown += [Picture(left=(Gone(Rank(rank), 5.0),), quiet_s=seconds) for rank in left]
+    sent = [json.dumps(asdict(each.for_others())) for each in shown]
+    heard = [typed_fields.read(Picture, json.loads(text)) for text in sent]
+    aged = [(replace(each, quiet_s=each.quiet_s - 3.0), 3.0) for each in heard]
+    return explain_all(aged, MonotonicNs(1000 * S))
 
 
 def told(*looks: CloseLook, **more: object) -> tuple[str, bool, tuple[int, ...]]:

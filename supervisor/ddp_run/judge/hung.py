@@ -27,10 +27,11 @@ def hung(attempt: Evidence, causes: Sequence[Cause], after_s: float) -> Verdict:
     rank = stall.culprits[0] if stall is not None and stall.culprits else None
     shown = _with_stacks(attempt, rank)
     stacks = _stacks(attempt, shown)
-    quotes = tuple(Quote(stacks, None, text) for text in (stall.quotes if stall is not None else ()))
+    source = stacks or file_names.EVENTS
+    quotes = tuple(Quote(source, None, text) for text in (stall.quotes if stall is not None else ()))
     everyone = (*_ranks(attempt), *attempt.clean_exits)
     where = next((each for each in everyone if rank in (None, each.rank)), None)
-    advice = (f"cat {attempt.path(stacks)}   # all threads of rank {shown}",) if _is_here(attempt, shown) else ()
+    advice = (f"cat {attempt.path(stacks)}   # all threads of rank {shown}",) if stacks and shown is not None else ()
     verdict = Verdict(
         "hung",
         CODE,
@@ -63,16 +64,10 @@ def _with_stacks(attempt: Evidence, rank: Rank | None) -> Rank | None:
     return next((each for each in stall.waiting if each in known), rank)
 
 
-def _is_here(attempt: Evidence, rank: Rank | None) -> bool:
-    """Whether it ran on this node: NCCL's RAS may name a rank of another node."""
-    return rank in {death.rank for death in attempt.deaths} | {each.rank for each in attempt.clean_exits}
-
-
 def _stacks(attempt: Evidence, rank: Rank | None) -> str:
-    """Return the file with the rank's stacks."""
-    known = [death for death in _ranks(attempt) if rank is None or death.rank == rank]
-    source = known[0].stderr.source if known else ""
-    return source.replace(file_names.STDERR, file_names.LIVE_STACKS) if source else file_names.LIVE_STACKS
+    """Return the file with the rank's stacks; empty if it has none here: it runs on another node, or has exited."""
+    source = next((death.stderr.source for death in _ranks(attempt) if rank in (None, death.rank)), "")
+    return source.replace(file_names.STDERR, file_names.LIVE_STACKS)
 
 
 def _ranks(attempt: Evidence) -> tuple[Death, ...]:

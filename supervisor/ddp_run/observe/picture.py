@@ -71,7 +71,7 @@ def explain_all(pictures: Sequence[tuple[Picture, float]], at: MonotonicNs) -> S
         at,
         world_size=max(picture.world_size for picture, _ in pictures),
         ras=next((picture.ras for picture, _ in pictures if picture.ras is not None), None),
-        joined=any(picture.joined for picture, _ in pictures),
+        joined=any(picture.joined for picture, _ in pictures if picture.looks),
     )
 
 

@@ -189,7 +189,9 @@ class Options:
     @property
     def has_fixed_nodes(self) -> bool:
         """Whether the job has several nodes, always as many, and each knows where they meet."""
-        return (self.is_static or self.meets_at_c10d) and self.min_nodes == self.max_nodes > 1
+        if self.min_nodes < self.max_nodes or self.max_nodes == 1 or not (self.is_static or self.meets_at_c10d):
+            return False
+        return self.master is not None and self.master[1] != 0
 
     @property
     def own_node_rank(self) -> int | None:
