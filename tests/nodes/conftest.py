@@ -63,7 +63,7 @@ class Job:
         )
         self._ddp, self._words, self._nproc, self._options = ddp, words, nproc, options
         self._mark_file = ddp.cwd / f"mark{len(ddp.started)}"
-        self._env = {"MARK_FILE": str(self._mark_file), **(env or {})}
+        self._env = {"MARK_FILE": str(self._mark_file), "DDP_RUN_SECRET": "of the tests", **(env or {})}
         self._running: dict[int, Running] = {}
         self._ended: dict[int, float] = {}
         for node in cluster.nodes:

@@ -59,7 +59,7 @@ def test_a_second_ddp_run_on_the_endpoints_host_is_another_node(loop: Loop, plac
     first, *_ = without_numbers(replace(place, nodes=2))
     hub, one = Run(loop, first), Run(loop, replace(first, folder="/runs/second"))
     serve(loop, lambda: one.has_joined)
-    assert not hub.hub._hosts.absent
+    assert not hub.hub._roster.absent
     for run in (hub, one):
         run.close()
 

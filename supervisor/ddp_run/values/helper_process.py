@@ -44,6 +44,12 @@ class HelperProcess:
         except OSError:
             return False
 
+    def close_input(self) -> None:
+        """End its standard input: programs that read all of it begin then."""
+        if self.stdin is not None:
+            os.close(self.stdin)
+            self.stdin = None
+
     def take(self) -> tuple[bytes, bool]:
         """What it has said since the last call, and whether that was the end."""
         taken = b""

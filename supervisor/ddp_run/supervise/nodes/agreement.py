@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from ddp_run.judge.of_nodes import NodeReport, agreed, alone, ends_of, of_nodes, reported
@@ -18,6 +19,7 @@ from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Loop
 from ddp_run.supervise.nodes.host_time import HostClocks, Standstill, read
 from ddp_run.supervise.nodes.messages import Numbered, Paused, Report, Word, about
+from ddp_run.supervise.nodes.munge import Munge
 from ddp_run.tell.selection import last_lines
 from ddp_run.values.helper_process import HelperProcesses
 from ddp_run.values.node_fact import Fact
@@ -62,6 +64,8 @@ class Place:
     """A difference between nodes that breaks jobs ends this one."""
     host_names: tuple[str, ...] = ()
     """A command that prints the hosts of all nodes, by node rank; empty if there is none."""
+    munge: Munge = field(default_factory=partial(Munge, is_wanted=False))
+    """What adds a secret to the key, unless the user's own is in it."""
     has_endpoint: bool = False
     """The rendezvous' endpoint is on this host."""
 

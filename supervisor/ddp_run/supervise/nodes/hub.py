@@ -20,12 +20,12 @@ from ddp_run.record.journal import now
 from ddp_run.supervise.nodes import messages
 from ddp_run.supervise.nodes.agreement import SOON_S, VERDICTS_S, Decide, Ears, Place, Side
 from ddp_run.supervise.nodes.comparison import Comparison
-from ddp_run.supervise.nodes.host_names import HostNames
 from ddp_run.supervise.nodes.link import Ended, Link, Listener, Opened
 from ddp_run.supervise.nodes.messages import EndedWell, Failing, Join, Message, Numbered, Paused, Report, Word
 from ddp_run.supervise.nodes.other_node import OtherNode
 from ddp_run.supervise.nodes.pictures import Pictures
 from ddp_run.supervise.nodes.reach import if_this_host
+from ddp_run.supervise.nodes.roster import Roster
 from ddp_run.tell.verdict_file import keep_report
 from ddp_run.values.words import node_name
 
@@ -50,7 +50,7 @@ class Hub(Side):
         """All connections; None for one that has not said which node it is."""
         self._nodes: dict[int, OtherNode] = {}
         """Those that have joined: by node rank, or in the order in which they came if torch numbers them."""
-        self._hosts = HostNames(place, ears, self._nodes)
+        self._roster = Roster(place, ears, self._nodes)
         self._never_joined: str | None = None
         """The message about nodes that didn't join in time."""
         self._pings = 0
@@ -63,12 +63,13 @@ class Hub(Side):
         self._agreed: messages.Agreed | None = None
         """What was agreed last."""
         self._pictures = Pictures(place.nodes, ears, self._tell_stall)
+        self._key = place.job_key + place.munge.make()
         self._listener = Listener(ears.loop, place.address, place.port, self._take)
         self._look()
 
     def close(self) -> None:
         """Node 0 leaves."""
-        self._hosts.close()
+        self._roster.close()
         self._ears.loop.cancel_timer(self._look)
         self._listener.close()
         for link in self._links:
@@ -77,7 +78,8 @@ class Hub(Side):
     # ------------------------------------------------------------------------------------ how nodes join
 
     def _take(self, connected: socket.socket) -> None:
-        link = Link(self._ears.loop, connected, self._place.job_key, self._on_message, is_server=True)
+        shown = self._place.munge.credential
+        link = Link(self._ears.loop, connected, self._key, self._on_message, is_server=True, credential=shown)
         self._links[link] = None
         if len(self._links) > self._place.nodes + _MOST_STRANGERS:  # a node says at once who it is
             oldest = next(each for each, node in self._links.items() if node is None)
@@ -85,12 +87,12 @@ class Hub(Side):
             del self._links[oldest]
 
     def _on_join(self, link: Link, join: Join) -> None:
-        place, key = self._place, self._key_of(join)
+        place, key = self._place, self._roster.key_of(join)
         if key is None:
             link.close()
         elif key > 0:
             node = self._nodes.setdefault(key, OtherNode(key, join, link))
-            if (node.join.host, node.join.folder) == (join.host, join.folder):
+            if node.is_of(join):
                 self._has_joined(node, link, join.attempt)
             elif node.link.is_open and time.monotonic() - node.link.heard_at < _ALIVE_S:
                 self._on_second(link, key, join.host, node.join.host)
@@ -100,18 +102,6 @@ class Hub(Side):
             link.send(messages.Joined(place.host))
         else:
             self._on_second(link, key, join.host, place.host)
-
-    def _key_of(self, join: Join) -> int | None:
-        """Its key in `_nodes`, 0 for this node's number; None if the job has no place for it."""
-        place, given = self._place, join.node_rank
-        if join.nodes != place.nodes or (given is None) != (place.node_rank is None):
-            return None
-        if given is not None:
-            return given if 0 <= given < place.nodes else None
-        known = (
-            key for key, node in self._nodes.items() if (node.join.host, node.join.folder) == (join.host, join.folder)
-        )
-        return next(known, next(iter(self._hosts.absent), None))
 
     def _has_joined(self, node: OtherNode, link: Link, attempt: int) -> None:
         """The node is here, or here again on another connection: tell it what it has missed of this attempt."""
@@ -132,7 +122,7 @@ class Hub(Side):
     def _on_second(self, link: Link, node_rank: int, host: str, taken_by: str) -> None:
         """The newcomer can't stay. If nodes are missing, it is one of them, so this job can't start."""
         link.send(messages.RankTaken(taken_by))
-        if not self._started and not self._is_ending and self._hosts.absent:
+        if not self._started and not self._is_ending and self._roster.absent:
             clash = NodeRankTaken(now(), node_rank, taken_by, host)
             self._ears.emit(clash)
             self._refuse(clash.said)
@@ -149,18 +139,18 @@ class Hub(Side):
         self._ears.end_ranks(self._attempt, PeerFailed(now(), self._node_rank, host, said))
 
     def _find_out(self) -> None:
-        self._hosts.ask()
+        self._roster.ask()
 
     def _missing(self) -> tuple[str, str]:
         here = ", ".join(node.name.removeprefix("node ") for _, node in sorted(self._nodes.items())) or "none"
-        names = f"{self._hosts.named(self._hosts.absent)} of {self._place.nodes}"
+        names = f"{self._roster.named(self._roster.absent)} of {self._place.nodes}"
         return names, f"; other nodes here: {here}{if_this_host(self._place.address)}"
 
     def _give_up(self) -> None:
         self._never_joined = f"did not join within {self._place.join_s:g} s"
-        said = f"{self._hosts.named(self._hosts.absent)} {self._never_joined}"
+        said = f"{self._roster.named(self._roster.absent)} {self._never_joined}"
         self._ears.say(said)
-        self._end_all(*self._hosts.never_seen()[0], said)
+        self._end_all(*self._roster.never_seen()[0], said)
 
     # --------------------------------------------------------------------------------------- who hears whom
 
@@ -217,7 +207,7 @@ class Hub(Side):
         self._pings += 1
         moment = time.monotonic()
         stood_s = self._beat(moment)
-        if not self._started and not self._is_ending and self._hosts.absent:
+        if not self._started and not self._is_ending and self._roster.absent:
             self._wait_for_missing(moment)
         self._compare_when_known()
         self._pictures.look()
@@ -240,7 +230,7 @@ class Hub(Side):
 
     def _give(self, picture: Picture | None) -> bool:
         self._pictures.take(0, picture)
-        return not self._hosts.absent
+        return not self._roster.absent
 
     def _tell_stall(self, stall: Stall | None) -> None:
         self._stall_of_all = stall
@@ -315,13 +305,13 @@ class Hub(Side):
         """The nodes that have not given theirs; until then also those that have not joined yet."""
         missing = [rank for rank, node in self._nodes.items() if not node.is_through]
         if time.monotonic() < absent_until:
-            missing += self._hosts.absent
-        return self._hosts.named(missing) if missing else ""
+            missing += self._roster.absent
+        return self._roster.named(missing) if missing else ""
 
     def _reports(self) -> list[NodeReport]:
         reports = [node.told(first=node is self._first) for _, node in sorted(self._nodes.items())]
         if self._never_joined is not None:
-            reports += [NodeReport(*node, "", None, self._never_joined) for node in self._hosts.never_seen()]
+            reports += [NodeReport(*node, "", None, self._never_joined) for node in self._roster.never_seen()]
         return reports
 
     def _possible(self, decision: Decision, others: Sequence[NodeReport]) -> Decision:
@@ -332,9 +322,9 @@ class Hub(Side):
             if report.verdict is None:
                 node = node_name(report.node_rank, report.host)
                 return Decision(False, f"{node} cannot take part in another attempt: it {report.lost}")
-        if absent := self._hosts.absent:
+        if absent := self._roster.absent:
             return Decision(
-                False, f"{self._hosts.named(absent)} did not join: the nodes cannot agree on another attempt"
+                False, f"{self._roster.named(absent)} did not join: the nodes cannot agree on another attempt"
             )
         return decision
 

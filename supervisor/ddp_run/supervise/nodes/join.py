@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from ddp_run.plan import net, node_facts
@@ -20,6 +21,8 @@ from ddp_run.supervise.nodes.agreement import Ears, Place, Side
 from ddp_run.supervise.nodes.endpoint import Endpoint
 from ddp_run.supervise.nodes.hub import Hub
 from ddp_run.supervise.nodes.member import Member
+from ddp_run.supervise.nodes.munge import Munge
+from ddp_run.supervise.nodes.reach import SECRET
 from ddp_run.supervise.nodes.rival import Rival
 from ddp_run.values.addresses import is_local
 from ddp_run.values.node_fact import Fact
@@ -32,7 +35,6 @@ _C10D_PORT = 29400
 """torch's own default (elastic/rendezvous/c10d_rendezvous_backend.py)."""
 _ANY = ("0.0.0.0", "::")  # noqa: S104
 """All addresses of a host, IPv4 and IPv6."""
-_SECRET = "DDP_RUN_SECRET"  # noqa: S105  # the name of a variable
 
 
 def join(run: Run, end_ranks: Callable[[int, Event], None]) -> Side | None:
@@ -56,7 +58,10 @@ def join(run: Run, end_ranks: Callable[[int, Event], None]) -> Side | None:
     side, rival = None, None
     if options.has_fixed_nodes:
         try:
-            side, rival = meet(_place(run, host, port, ears), ears)
+            place = _place(run, host, port, ears)
+            side, rival = meet(place, ears)
+            if isinstance(side, Hub) and not run.environ.get(SECRET):
+                _warn_of_strangers(place, ears)
         except Exception as error:
             has_words = isinstance(error, OSError | net.Unresolvable)
             ears.emit(_alone(error if has_words else f"{type(error).__name__}: {error}"))
@@ -66,9 +71,20 @@ def join(run: Run, end_ranks: Callable[[int, Event], None]) -> Side | None:
     if options.meets_at_c10d and port != 0 and _store_answers_pings():
         # a side says itself what it waits for
         _keep(run, Endpoint(host, port, ears if side is None else replace(ears, say=lambda _line: None)))
-    if side is not None and not run.environ.get(_SECRET):
-        ears.emit(Noted(now(), f"messages between nodes are not authenticated: {_SECRET} is not set"))
     return side
+
+
+def _warn_of_strangers(place: Place, ears: Ears) -> None:
+    """Say that the port isn't protected, unless MUNGE does it or other hosts don't reach it."""
+    if place.munge.credential is not None:
+        return
+    ears.emit(Noted(now(), f"messages between nodes are not authenticated: no {SECRET}, no MUNGE"))
+    if ip_address(place.address.partition("%")[0]).is_loopback:
+        return
+    ears.say(
+        f"anybody who reaches port {place.port} can end the job: set {SECRET} to the same value on all nodes. "
+        f"Try: export {SECRET}=VALUE   # from: openssl rand -hex 16"
+    )
 
 
 def _keep(run: Run, each: Side | Rival | Endpoint) -> None:
@@ -106,7 +122,7 @@ def _alone(why: object) -> Noted:
 
 def job_key(environ: Mapping[str, str], job: str) -> bytes:
     """The key of a job's messages: with DDP_RUN_SECRET a secret, without it only what tells jobs apart."""
-    return f"{environ.get(_SECRET, '')}\n{job}".encode()
+    return f"{environ.get(SECRET, '')}\n{job}".encode()
 
 
 def _place(run: Run, host: str, port: int, ears: Ears) -> Place:
@@ -131,6 +147,7 @@ def _place(run: Run, host: str, port: int, ears: Ears) -> Place:
         agent_restarts=options.restarts > 0,
         master_port=port,
         join_s=options.rendezvous_s + (0 if is_here else options.store_s),
+        munge=Munge(is_wanted=not environ.get(SECRET)),
         facts=_facts(options, environ, address if address not in _ANY else "", ears),
         strict=options.preflight == "strict",
         host_names=schedulers.host_names(options, environ),

@@ -44,6 +44,8 @@ class Ended:
     """The connection has failed, or the other side has ended it: the last thing that is heard of it."""
 
 
+Unlock = Callable[[str | None], bytes | None]
+"""Gets the secret out of a server's credential; empty if it needs none, None if it can't."""
 Hear = Callable[["Link", Message | Opened | Ended], None]
 
 
@@ -96,13 +98,15 @@ def connecting(address: str, port: int) -> tuple[socket.socket, int]:
         return begun, errno.ENODEV
 
 
-def dial(loop: Loop, address: str, port: int, job_key: bytes, hear: Hear) -> Link | None:
+def dial(
+    loop: Loop, address: str, port: int, job_key: bytes, hear: Hear, *, unlock: Unlock | None = None
+) -> Link | None:
     """Connect to a node that listens. None if this process can't have another socket."""
     try:
         dialling, code = connecting(address, port)
     except OSError:
         return None
-    link = Link(loop, dialling, job_key, hear, is_server=False)
+    link = Link(loop, dialling, job_key, hear, is_server=False, unlock=unlock)
     if code not in (0, errno.EINPROGRESS):
         loop.set_timer(0.0, partial(link.fail, code), key=link, lasting=True)
     return link
@@ -110,9 +114,23 @@ def dial(loop: Loop, address: str, port: int, job_key: bytes, hear: Hear) -> Lin
 
 @final
 class Link:
-    """A socket that is connected, or being connected. `hear` gets what comes, from `Opened` to `Ended`."""
+    """A socket that is connected, or being connected. `hear` gets what comes, from `Opened` to `Ended`.
 
-    def __init__(self, loop: Loop, connected: socket.socket, job_key: bytes, hear: Hear, *, is_server: bool) -> None:
+    `credential`: what a server shows so that others can `unlock` the secret that belongs to the key.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        connected: socket.socket,
+        job_key: bytes,
+        hear: Hear,
+        *,
+        is_server: bool,
+        credential: str | None = None,
+        unlock: Unlock | None = None,
+    ) -> None:
+        self._unlock = unlock
         self._loop, self._socket, self._job_key, self._hear, self._is_server = loop, connected, job_key, hear, is_server
         self._incoming, self._outgoing = b"", b""
         self._seals: tuple[Seal, Seal] | None = None
@@ -126,7 +144,8 @@ class Link:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         loop.watch(connected.fileno(), self._read)
         if is_server:
-            self._write(json.dumps({"ddp-run": 1, "challenge": self._mine}).encode() + b"\n")
+            shown = {"munge": credential} if credential is not None else {}
+            self._write(json.dumps({"ddp-run": 1, "challenge": self._mine, **shown}).encode() + b"\n")
 
     @property
     def is_open(self) -> bool:
@@ -238,7 +257,14 @@ class Link:
         if not isinstance(theirs, str) or not 16 <= len(theirs) <= 128:
             raise ValueError("not a greeting of ddp-run")
         challenge, nonce = (self._mine, theirs) if self._is_server else (theirs, self._mine)
-        key = session_key(self._job_key, challenge, nonce)
+        secret: bytes | None = b""
+        if self._unlock is not None:
+            credential = given.get("munge")
+            secret = self._unlock(credential if isinstance(credential, str) else None)
+        if secret is None:
+            self.fail()
+            return
+        key = session_key(self._job_key + secret, challenge, nonce)
         to_server, to_client = Seal(key, _TO_SERVER), Seal(key, _TO_CLIENT)
         if not self._is_server:
             self._write(json.dumps({"nonce": self._mine}).encode() + b"\n")

@@ -29,7 +29,7 @@ from ddp_run.supervise.nodes.agreement import (
 )
 from ddp_run.supervise.nodes.link import Ended, Link, Opened, dial
 from ddp_run.supervise.nodes.messages import EndedWell, Failing, Message, Numbered, Paused, Report, Word
-from ddp_run.supervise.nodes.reach import Reach, command, if_this_host, in_words, silence
+from ddp_run.supervise.nodes.reach import SECRET, Reach, command, if_this_host, in_words, silence
 from ddp_run.values.words import node_name
 
 
@@ -77,7 +77,8 @@ class Member(Side):
         if self._dialled is not None:
             self._reach = self._dialled.reach
             self._dialled.close()
-        self._dialled = dial(self._ears.loop, place.address, place.port, place.job_key, self._on_message)
+        where = (place.address, place.port, place.job_key)
+        self._dialled = dial(self._ears.loop, *where, self._on_message, unlock=place.munge.open)
         if self._dialled is None:
             self._reach = Reach.FAILED
 
@@ -119,6 +120,8 @@ class Member(Side):
         return f"{place.node_0} at {place.address}{through}", why
 
     def _why(self) -> str:
+        if self._place.munge.why is not None:
+            return f"{self._place.munge.why}; or set the same {SECRET} on all nodes"
         place, master = self._place, self._probe.reach if self._probe is not None else Reach.SILENT
         ports = {"control_port": place.port, "master_port": place.master_port}
         return in_words(self._reach, master, whose=place.node_0, **ports)

@@ -45,6 +45,10 @@ class OtherNode:
     def __post_init__(self) -> None:
         self.node_rank = self.join.node_rank
 
+    def is_of(self, join: Join) -> bool:
+        """Whether it is the run that says this."""
+        return (self.join.host, self.join.folder) == (join.host, join.folder)
+
     @property
     def name(self) -> str:
         """`node 1 (gpu-07)`; `gpu-07` if it has no number yet."""

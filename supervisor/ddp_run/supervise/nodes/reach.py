@@ -6,6 +6,9 @@ import errno
 from enum import StrEnum
 from ipaddress import ip_address
 
+SECRET = "DDP_RUN_SECRET"  # noqa: S105  # the name of a variable
+"""The user's secret, the same on all nodes."""
+
 
 class Reach(StrEnum):
     """How far a connection to a port has come that is not open."""
@@ -39,9 +42,7 @@ def in_words(control: Reach, master: Reach, *, whose: str, control_port: int, ma
     `whose`: they are this node's."""
     match control, master:
         case Reach.HUNG_UP, _:
-            others = (
-                "--nnodes, port, --rdzv-id or DDP_RUN_SECRET differs there, or another ddp-run has this node's place"
-            )
+            others = f"--nnodes, port, --rdzv-id or {SECRET} differs there, or another ddp-run has this node's place"
             return f"it closed the connection: {others}"
         case Reach.STRANGER, _:
             return f"the program on port {control_port} is not ddp-run: that host may not be {whose}"

@@ -38,7 +38,8 @@ class Rival:
     def _ask(self) -> None:
         self.close()
         place = self._place
-        self._link = dial(self._ears.loop, place.address, place.port, place.job_key, self._hear)
+        where = (place.address, place.port, place.job_key)
+        self._link = dial(self._ears.loop, *where, self._hear, unlock=place.munge.open)
         self._ears.loop.set_timer(REDIAL_S, self._ask, lasting=True)
 
     def _hear(self, link: Link, message: Message | Opened | Ended) -> None:

@@ -1,4 +1,4 @@
-"""What to call nodes in messages: missing ones too, whose hosts only the scheduler knows."""
+"""Which nodes the job has, which are missing, and what to call them: the scheduler knows the hosts of missing ones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import final
 
 from ddp_run.supervise.nodes.agreement import Ears, Place
+from ddp_run.supervise.nodes.messages import Join
 from ddp_run.supervise.nodes.other_node import OtherNode
 from ddp_run.values.helper_process import HelperProcess, spawn
 from ddp_run.values.words import named_nodes
@@ -15,8 +16,8 @@ _MOST_NAMES = 8
 
 
 @final
-class HostNames:
-    """What to call the nodes of the job. The hosts of those that have not joined are asked of the scheduler.
+class Roster:
+    """The places of the job, and who has which.
 
     `nodes`: those that have joined, by node rank, or in the order in which they came if torch numbers them.
     """
@@ -45,6 +46,16 @@ class HostNames:
     def absent(self) -> list[int]:
         """The keys of the nodes that have not joined."""
         return [key for key in range(1, self._place.nodes) if key not in self._nodes]
+
+    def key_of(self, join: Join) -> int | None:
+        """The key of the node that says this, 0 for node 0; None if the job has no place for it."""
+        given, nodes = join.node_rank, self._place.nodes
+        if join.nodes != nodes or (given is None) != (self._place.node_rank is None):
+            return None
+        if given is not None:
+            return given if 0 <= given < nodes else None
+        here = (key for key, node in self._nodes.items() if node.is_of(join))
+        return next(here, next(iter(self.absent), None))
 
     def never_seen(self) -> list[tuple[int | None, str]]:
         """Number and host of each node that has not joined; None and empty if they are not known."""

@@ -10,9 +10,9 @@ import pytest
 from tests.waiting import wait_until
 
 from ddp_run.supervise.loop import Loop, reap
-from ddp_run.supervise.nodes import host_names
+from ddp_run.supervise.nodes import roster
 from ddp_run.supervise.nodes.agreement import Ears, Place
-from ddp_run.supervise.nodes.host_names import HostNames
+from ddp_run.supervise.nodes.roster import Roster
 from ddp_run.values.helper_process import HelperProcesses
 
 
@@ -36,13 +36,13 @@ def serve(loop: Loop, helpers: HelperProcesses) -> None:
     wait_until(gone, "the command's end")
 
 
-def hosts(loop: Loop, helpers: HelperProcesses, command: tuple[str, ...], nodes: int) -> HostNames:
+def hosts(loop: Loop, helpers: HelperProcesses, command: tuple[str, ...], nodes: int) -> Roster:
     place = Place(0, nodes, "gpu00", "/runs/r", "127.0.0.1", 1, b"", 1.0, False, host_names=command)
     ears = Ears(loop, print, (), print, print, print, lambda: 0, helpers)
-    return HostNames(place, ears, {})
+    return Roster(place, ears, {})
 
 
-def asked(loop: Loop, *command: str, nodes: int = 12) -> HostNames:
+def asked(loop: Loop, *command: str, nodes: int = 12) -> Roster:
     helpers = HelperProcesses()
     names = hosts(loop, helpers, command, nodes)
     names.ask()
@@ -68,7 +68,7 @@ def test_nodes_are_named_by_their_hosts(loop: Loop) -> None:
 def test_without_an_answer_they_have_numbers(
     loop: Loop, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_names, "_ANSWER_S", 0.5)
+    monkeypatch.setattr(roster, "_ANSWER_S", 0.5)
     names = asked(loop, *command)
     assert (names.never_seen()[0], names.named([1, 2])) == ((1, ""), "nodes 1-2")
 
