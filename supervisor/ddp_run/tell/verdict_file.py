@@ -185,5 +185,5 @@ def keep_report(run_folder: Path, report: NodeReport, last_lines: tuple[str, ...
         write(folder / file_names.VERDICT, document)
         if last_lines:
             (folder / file_names.STDERR_END).write_text("\n".join(last_lines) + "\n", encoding="utf-8")
-    except OSError:
+    except (OSError, ValueError):
         pass

@@ -35,12 +35,17 @@ class Seal:
         return self._next(body).hex().encode() + b" " + body + b"\n"
 
     def open(self, line: bytes) -> dict[str, Any]:
-        """The next message. Raises ValueError if the key differs, or a message was changed, repeated or left out."""
+        """The next message. Raises ValueError if the key differs, or a message was changed, repeated or left out.
+
+        Half a surrogate pair, which no file and no terminal takes, becomes a question mark.
+        """
         mac, _blank, body = line.rstrip(b"\n").partition(b" ")
         if not hmac.compare_digest(mac, self._next(body).hex().encode()):
             raise ValueError("the message does not fit the job's key")
         try:
             message = json.loads(body)
+            if b"\\ud" in body.lower():
+                message = json.loads(json.dumps(message, ensure_ascii=False).encode("utf-8", "replace"))
         except RecursionError as error:
             raise ValueError("no message") from error
         if not isinstance(message, dict):

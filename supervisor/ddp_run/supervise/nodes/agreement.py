@@ -18,7 +18,7 @@ from ddp_run.record.events import Event, EventSink, NodeRankTaken, Noted, PeerFa
 from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Loop
 from ddp_run.supervise.nodes.host_time import HostClocks, Standstill, read
-from ddp_run.supervise.nodes.messages import Numbered, Paused, Report, Word, about
+from ddp_run.supervise.nodes.messages import Agreed, Numbered, Paused, Report, Word, about
 from ddp_run.supervise.nodes.munge import Munge
 from ddp_run.tell.selection import last_lines
 from ddp_run.values.helper_process import HelperProcesses
@@ -126,6 +126,8 @@ class Side(ABC):
         """A node fails, so the attempt ends on all nodes."""
         self._all_well = False
         """The ranks of all nodes have ended well: no agent is needed any more."""
+        self._agreed: Agreed | None = None
+        """What was agreed last."""
         self._stall_of_all: Stall | None = None
         self._standstill, self._clocks = Standstill(), HostClocks()
         self._next_look_s = WAITING_S
@@ -233,6 +235,8 @@ class Side(ABC):
             lines = last_lines(verdict, events, Path(self._place.folder))
             return self._agree(Report(attempt, verdict, lines, ends_of(events, attempt)), decide)
         except Exception as error:
+            if self._agreed is not None and self._agreed.attempt == attempt:  # the other nodes go by it
+                return self._agreed.verdict, self._agreed.decision
             note = f"no agreement with other nodes: {type(error).__name__}: {error}"
             return replace(verdict, notes=(*verdict.notes, note)), Decision(False, note)
 

@@ -60,8 +60,6 @@ class Hub(Side):
         """All ranks of this node have."""
         self._agent_was_let_go = False
         self._comparison = Comparison(place, ears, self._nodes)
-        self._agreed: messages.Agreed | None = None
-        """What was agreed last."""
         self._pictures = Pictures(place.nodes, ears, self._tell_stall)
         self._key = place.job_key + place.munge.make()
         self._listener = Listener(ears.loop, place.address, place.port, self._take)

@@ -58,8 +58,6 @@ class Member(Side):
         self._noted = False
         self._said: list[Message] = []
         """What node 0 must know of this attempt, on each connection."""
-        self._agreed: messages.Agreed | None = None
-        """What node 0 said last."""
         self._lost: str | None = None
         self._look()
 

@@ -227,6 +227,8 @@ def about(event: Event, attempt: int, *, agent_restarts: bool, agent_needed: boo
 
 # ------------------------------------------------------------------------------------------- on the wire
 
+_LATEST = 1 << 61
+"""No clock counts so many nanoseconds."""
 _SEAL = 100
 """At most so many bytes of a line are not the message."""
 _HOST = re.compile(r"[A-Za-z0-9._:-]{1,253}")
@@ -256,8 +258,11 @@ def decode(given: Mapping[str, Any]) -> Message | None:
             return None
         case Join(facts=facts):
             node_fact.check(facts)
+        case Pong(at=at, wall=wall):
+            _check_stamps(at, wall)
         case Report(verdict=verdict, ends=ends):
             _check(verdict)
+            _check_stamps(*ends.finished_at, ends.failed_at)
             if len(ends.finished) != len(ends.finished_at):
                 raise ValueError("not as many times as ranks")
         case Agreed(verdict=verdict, decision=decision):
@@ -269,6 +274,14 @@ def decode(given: Mapping[str, Any]) -> Message | None:
     return message
 
 
+def _check_stamps(*stamps: int | None) -> None:
+    """The difference of two stamps must fit into a message, too."""
+    if any(stamp is not None and abs(stamp) > _LATEST for stamp in stamps):
+        raise ValueError("no time")
+
+
 def _check(verdict: Verdict) -> None:
+    first = verdict.first_failure
+    _check_stamps(first.at if first is not None else None)
     if verdict.exit_code is not None and not 0 <= verdict.exit_code <= 255:
         raise ValueError(f"exit code {verdict.exit_code}")
