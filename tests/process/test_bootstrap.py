@@ -370,7 +370,7 @@ def test_a_signal_handler_that_raises_meanwhile_takes_nothing_from_the_report(ra
     assert rank.stdout == "True\n"
 
 
-@pytest.mark.parametrize("where", ["strip", "describe", "__str__", "_printed", "_send"])
+@pytest.mark.parametrize("where", ["strip", "__str__", "_send"])
 @pytest.mark.parametrize("handler", ["SIG_DFL", "sys.exit(9)", "print('saved')", "SIG_IGN"])
 def test_a_sigterm_meanwhile_takes_effect_after_the_report(ranks: Ranks, where: str, handler: str) -> None:
     program = f"""

@@ -17,9 +17,9 @@ from ddp_run.observe.collectives import LateWatch
 from ddp_run.observe.movement import Movement, Seen, close_look
 from ddp_run.observe.native_stack import NativeFrames
 from ddp_run.observe.nccl_ras import NcclRas
-from ddp_run.observe.picture import Gone, OtherNodes, Picture
+from ddp_run.observe.picture import Gone, OtherNodes, Picture, explain_all
 from ddp_run.observe.process_look import state
-from ddp_run.observe.progress import Stall, come_apart, explain
+from ddp_run.observe.progress import Stall, come_apart
 from ddp_run.observe.stall_watch import EARLY_S, LOOK_S, Due, RankLook, Watch
 from ddp_run.observe.waited_paths import WaitedPaths, completed
 from ddp_run.record.events import (
@@ -261,24 +261,15 @@ class Observer:
             looks.append(self._with_more(look, event, seen))
         world_size = max((event.world_size for event in self._alive), default=0)
         ras = self._ras.says(at, self._alive, world_size)
-        stall = explain(
-            looks,
-            {rank: (at - left_at) / _SECOND for rank, left_at in self._left_at.items()},
-            since,
-            at,
-            world_size=world_size,
-            gpus=self._gpus,
-            ras=ras.missing,
-            joined=self._watch.joined,
-        )
+        left = tuple(Gone(rank, (at - left_at) / _SECOND) for rank, left_at in self._left_at.items())
+        quiet_s, joined = (at - since) / _SECOND, self._watch.joined
+        picture = Picture(tuple(looks), left, quiet_s, joined, world_size, ras.missing)
+        stall = explain_all([(picture, 0.0)], at, self._gpus)
         if stall is None and self.stall is not None and not self.stall.waiting:
             self.stall = None  # the rank works again: that isn't a step, but no reason to end the job either
         pids = {event.rank: event.pid for event in self._alive}
         self._says_little = {look.rank: pids[look.rank] for look in looks if look.says_little}
-        if self._others is not None and not early and world_size > len(looks) + len(self._left_at):
-            left = (Gone(rank, (at - left_at) / _SECOND) for rank, left_at in self._left_at.items())
-            quiet_s, joined = (at - since) / _SECOND, self._watch.joined
-            picture = Picture(tuple(looks), tuple(left), quiet_s, joined, world_size, ras.missing)
+        if self._others is not None and not early and world_size > len(looks) + len(left):
             self._shares = self._others.share(picture)
         if stall is None or (early and not stall.certain):
             return list(ras.notes)

@@ -1,4 +1,4 @@
-"""A hang over several nodes: what a closer look shows of one node's ranks, and what all of them show together. Pure.
+"""What a closer look shows of one node's ranks, and what those of several nodes show together. Pure.
 
 The rank that all others wait for is mostly on one node, and its own look shows only a rank that does something else.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ddp_run.observe.close_look import CloseLook
+from ddp_run.observe.close_look import CloseLook, GpuUse
 from ddp_run.observe.progress import Stall, explain
 from ddp_run.observe.ras_text import Missing
 from ddp_run.observe.stack_text import Stack
@@ -61,8 +61,13 @@ def _cut(stack: Stack | None) -> Stack | None:
     return replace(stack, frames=stack.frames[:_MOST_FRAMES], others=others)
 
 
-def explain_all(pictures: Sequence[tuple[Picture, float]], at: MonotonicNs) -> Stall | None:
-    """What the pictures of all nodes show, each with its age in seconds; None if no rank waits and none is stuck."""
+def explain_all(
+    pictures: Sequence[tuple[Picture, float]], at: MonotonicNs, gpus: Sequence[GpuUse] = ()
+) -> Stall | None:
+    """What the pictures of nodes show, each with its age in seconds; None if no rank waits and none is stuck.
+
+    `gpus`: of one node, as GPUs have the same numbers on all.
+    """
     since_s = min(picture.quiet_s + age_s for picture, age_s in pictures)
     return explain(
         [look for picture, _ in pictures for look in picture.looks],
@@ -70,6 +75,7 @@ def explain_all(pictures: Sequence[tuple[Picture, float]], at: MonotonicNs) -> S
         MonotonicNs(at - round(since_s * _SECOND)),
         at,
         world_size=max(picture.world_size for picture, _ in pictures),
+        gpus=gpus,
         ras=next((picture.ras for picture, _ in pictures if picture.ras is not None), None),
         joined=any(picture.joined for picture, _ in pictures if picture.looks),
     )
