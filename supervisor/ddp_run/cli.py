@@ -166,10 +166,11 @@ def launch(words: tuple[str, ...], *, begun: Callable[[Path], None] | None = Non
     if checked.problems:
         raise Refused(checked.problems, words)
     from ddp_run.plan.launch_plan import make_plan
-    from ddp_run.values.addresses import is_local
+    from ddp_run.values.addresses import is_this_host
 
     reached = {"master": checked.master, "interface": checked.interface}
-    is_here = checked.master is not None and is_local(checked.master)
+    host = (checked.options.master or ("",))[0]
+    is_here = checked.master is not None and is_this_host(host, checked.master)
     plan = make_plan(checked.options, environ, python=sys.executable, master_is_here=is_here, **reached)
     if options.dry_run:
         from ddp_run.plan import node_facts, plan_file

@@ -24,6 +24,14 @@ def literal_address(name: str) -> Resolved | None:
     return Resolved(name.strip("[]"), socket.AF_INET if address.version == 4 else socket.AF_INET6)
 
 
+def is_this_host(name: str, ip: str) -> bool:
+    """Whether that is this host's own name, or one of its addresses: so torch finds the host of a c10d store, too.
+
+    Source: torch 2.13, elastic/rendezvous/utils.py, `_matches_machine_hostname`.
+    """
+    return name == socket.gethostname() or is_local(ip)
+
+
 def is_local(ip: str) -> bool:
     """Whether the address is one of this host's: the kernel lets a socket be bound to it. Sends nothing."""
     literal = literal_address(ip)

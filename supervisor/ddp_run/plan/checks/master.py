@@ -135,17 +135,13 @@ def _drop_foreign_variables(options: Options) -> Options:
 
 
 def _names_this_host(name: str) -> bool:
-    import socket
-
     from ddp_run.plan import net
-    from ddp_run.values.addresses import is_local
+    from ddp_run.values.addresses import is_this_host
 
-    if name in ("localhost", socket.gethostname()):
-        return True
     try:
-        return is_local(net.resolve(name, 0, 1.0).ip)
+        return name == "localhost" or is_this_host(name, net.resolve(name, 0, 1.0).ip)
     except net.Unresolvable:
-        return False
+        return is_this_host(name, "")
 
 
 def _port_taken(options: Options, port: int) -> Problem:

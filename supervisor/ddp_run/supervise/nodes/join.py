@@ -24,7 +24,7 @@ from ddp_run.supervise.nodes.member import Member
 from ddp_run.supervise.nodes.munge import Munge
 from ddp_run.supervise.nodes.reach import SECRET
 from ddp_run.supervise.nodes.rival import Rival
-from ddp_run.values.addresses import is_local
+from ddp_run.values.addresses import is_local, is_this_host
 from ddp_run.values.node_fact import Fact
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _place(run: Run, host: str, port: int, ears: Ears) -> Place:
     address = run.plan.master
     if address is None:
         address = net.resolve(host, 0, _RESOLVE_S, several_nodes=True, loopback_allowed=not numbered).ip
-    is_here = is_local(address) if options.hosts_store is None else options.hosts_store
+    is_here = is_this_host(host, address) if options.hosts_store is None else options.hosts_store
     if is_here and not numbered and net.leads_only_here(host, address):  # others know another address of that name
         address = _ANY[":" in address]
     return Place(
