@@ -102,6 +102,27 @@ def test_ddp_run_of_a_node_stands_still(cluster: Cluster, start_job: StartJob, n
 
 
 @pytest.mark.parametrize("node", [0, 1])
+def test_a_node_that_is_stopped_answers_for_being_there_until_its_host_is_gone(
+    cluster: Cluster, start_job: StartJob, node: int
+) -> None:
+    """Ctrl-Z on one node: the others wait, as long as its host answers."""
+    job = training(start_job, cluster)
+    job[node].signal(signal.SIGTSTP)
+    job[node].wait_for("SignalSent")
+    time.sleep(2 * NAMED_WITHIN_S)  # as long as it is stopped, nothing is lost
+    assert job[1 - node].process.poll() is None
+    assert not job[1 - node].events("PeerFailed")
+    cluster.cut(node)
+    job.mark()
+    left = job.wait_for(1 - node)
+    assert (left.code, left.verdict["cause"]) == (75, "node-failed"), left.stderr
+    assert left.verdict["first_failure"]["node_rank"] == node
+    assert named_after(left) < limit(60)
+    job[node].signal(signal.SIGCONT)
+    assert job.wait_for(node).code == 75
+
+
+@pytest.mark.parametrize("node", [0, 1])
 def test_a_ddp_run_that_stands_still_for_a_moment_harms_nothing(
     cluster: Cluster, start_job: StartJob, node: int
 ) -> None:

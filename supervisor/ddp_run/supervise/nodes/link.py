@@ -28,6 +28,14 @@ _BACKLOG = 1024
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _REST_S = 1.0
 _FLUSH_S = 0.05
+_KEEP_ALIVE = (
+    (socket.TCP_KEEPIDLE, 15),
+    (socket.TCP_KEEPINTVL, 5),
+    (socket.TCP_KEEPCNT, 3),
+    (socket.TCP_USER_TIMEOUT, 30_000),
+)
+"""tcp(7): after 15 s of silence, the kernel asks every 5 s; after the third question it gives up. What was sent and not
+acknowledged is repeated for 30 s, which may become 50, as the time between two tries doubles."""
 _LONGEST_GREETING = 1024
 _TCP_INFO_BYTES, _LAST_ACK = 104, 56
 """Of `struct tcp_info` (linux/tcp.h): how much of it all kernels have, and where tcpi_last_ack_recv is, in ms."""
@@ -112,6 +120,13 @@ def dial(
     return link
 
 
+def _watch_host(connected: socket.socket) -> None:
+    """Have the kernel ask the other host's, which answers for a ddp-run that is stopped (Ctrl-Z)."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEP_ALIVE:
+        connected.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
 @final
 class Link:
     """A socket that is connected, or being connected. `hear` gets what comes, from `Opened` to `Ended`.
@@ -142,6 +157,7 @@ class Link:
         self.began_at = self.heard_at = time.monotonic()
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _watch_host(connected)
         loop.watch(connected.fileno(), self._read)
         if is_server:
             shown = {"munge": credential} if credential is not None else {}
