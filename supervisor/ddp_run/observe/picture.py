@@ -42,7 +42,7 @@ class Picture:
     ras: Missing | None = None
 
     def for_others(self) -> Picture:
-        """Short enough to be sent: a node with eight ranks takes some 30 kB."""
+        """Short enough to be sent: a node with eight ranks takes some 60 kB."""
         return replace(self, looks=tuple(map(_short, self.looks)))
 
 

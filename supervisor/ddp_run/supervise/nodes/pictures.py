@@ -45,5 +45,9 @@ class Pictures:
         except Exception as error:  # whatever another node sends
             self._ears.emit(Noted(now(), f"the nodes' stacks can't be compared: {type(error).__name__}: {error}"))
             self._stall = None
-        if self._stall is not None or before is not None:
+        if _key(self._stall) != _key(before):
             self._tell(self._stall)
+
+
+def _key(stall: Stall | None) -> object:
+    return None if stall is None else stall.key
