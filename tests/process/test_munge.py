@@ -70,6 +70,23 @@ def test_a_credential_for_or_by_another_user_is_not_opened(daemon: Path) -> None
         assert other.why == "node 0 protects messages by MUNGE, and this host can't open its credential"
 
 
+def test_what_was_not_opened_is_not_tried_again_with_each_connection(
+    daemon: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the daemon starts late. Another credential is tried at once."""
+    first, second = Munge(), Munge()
+    secrets = first.make(), second.make()
+    other = Munge()
+    monkeypatch.setattr(munge, "_SOCKET", daemon.with_name("none"))
+    assert other.open(first.credential) is None
+    monkeypatch.setattr(munge, "_SOCKET", daemon)
+    assert other.open(first.credential) is None
+    assert other.why is not None
+    assert other.open(second.credential) == secrets[1]
+    other._refused = other._refused[0], 0.0  # its time is over
+    assert other.open(first.credential) == secrets[0]
+
+
 def test_who_shows_none_is_not_node_0_where_munge_runs(daemon: Path) -> None:
     assert Munge().open(None) is None
     users_own = Munge(is_wanted=False)

@@ -18,6 +18,7 @@ from ddp_run.values.helper_process import answer_of, spawn
 
 _SOCKET = Path("/run/munge/munge.socket.2")
 _ANSWER_S = 3.0
+_AGAIN_S = 30.0
 _LONGEST = 800
 """Characters of a credential that go into a greeting; with 32 bytes in it, it has some 200."""
 _OPENED = frozenset({0, 15, 16, 17})
@@ -43,6 +44,8 @@ class Munge:
         self.why: str | None = None
         self._opened: dict[str, bytes] = {}
         """The secret of the last credential: no process is needed when a node connects again."""
+        self._refused = ("", 0.0)
+        """The last one that could not be opened, and when to try it again: a node dials every second."""
 
     def make(self) -> bytes:
         """A new secret, with a credential for this user on any host; empty without MUNGE."""
@@ -62,12 +65,15 @@ class Munge:
             self.why = "node 0 shows no MUNGE credential, but MUNGE runs on this host" if self._is_here else None
             return None if self._is_here else b""
         if credential not in self._opened:
+            if credential == self._refused[0] and time.monotonic() < self._refused[1]:
+                return None
             head, _blank, secret = self._run(credential.encode(), "unmunge", "-N", "-k", "STATUS,UID").partition(
                 b"\n\n"
             )
             told = dict(re.findall(rb"^(STATUS|UID):\s+(\d+)$", head, re.MULTILINE))
             if int(told.get(b"STATUS", b"1")) not in _OPENED or told.get(b"UID") != b"%d" % os.geteuid():
                 self.why = "node 0 protects messages by MUNGE, and this host can't open its credential"
+                self._refused = credential, time.monotonic() + _AGAIN_S
                 return None
             self._opened = {credential: secret}
         self.why = None
