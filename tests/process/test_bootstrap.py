@@ -586,6 +586,7 @@ def test_the_greeting(ranks: Ranks) -> None:
         "world_size": 4,
         "local_world_size": 2,
         "group_rank": 0,
+        "group_world_size": 0,
         "folder": "attempt_0/rank_3",
         "watched": 0,
         "links": [],

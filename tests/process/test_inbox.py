@@ -30,6 +30,7 @@ HELLO: dict[str, Any] = {
     "world_size": 4,
     "local_world_size": 2,
     "group_rank": 0,
+    "group_world_size": 2,
 }
 RAISED: dict[str, Any] = {"type": "ValueError", "message": "no", "file": "/a.py", "line": 3, "function": "f"}
 FAILED: dict[str, Any] = {"event": "failed", **RANK_3, "code": 1, "exception": RAISED}

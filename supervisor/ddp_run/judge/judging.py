@@ -18,7 +18,7 @@ from ddp_run.judge.diagnose import LOST, judge
 from ddp_run.judge.retry import ended
 from ddp_run.judge.verdict import FirstFailure, Retry, Verdict
 from ddp_run.record.attempt_events import ended_before_retry, last_restart, of_attempt
-from ddp_run.record.events import Event, PeerFailed, RankExited, RankFailed, RunStarted
+from ddp_run.record.events import Event, PeerFailed, RankExited, RankFailed, RankStarted, RunStarted
 from ddp_run.values.signals import in_words, shell_code, signal_name
 from ddp_run.values.words import node_name
 
@@ -63,11 +63,22 @@ def restarted(folder: Path, events: Sequence[Event], attempt: int, restart: int,
 
     `rank_files` is the same as in `gather`.
     """
-    run = of_attempt(events, attempt).run
-    most = run.restarts if run is not None and run.nodes == 1 else 0
+    part = of_attempt(events, attempt)
+    most = part.run.restarts if part.run is not None and part.run.nodes == 1 else 0
     which = f"{restart} of {most}" if restart <= most else f"restart {restart}"
+    before, after = (_nodes_in(part.events, number) for number in (restart - 1, restart))
+    if before and after and after > before:  # torch ends the ranks for that; how they end means nothing
+        return f"the job has {after} nodes now, {before} before; torch's agent restarted all ranks ({which})"
+    fewer = f" on {after} nodes, {before} before" if before and after and after < before else ""
     ended = judge(gather(folder, events, attempt, restart - 1, rank_files=rank_files))
-    return f"{ended.title or 'no rank of this node failed on its own'}; torch's agent restarted all ranks ({which})"
+    why = ended.title or "no rank of this node failed on its own"
+    return f"{why}; torch's agent restarted all ranks{fewer} ({which})"
+
+
+def _nodes_in(events: Sequence[Event], restart: int) -> int | None:
+    """How many nodes the job had in this start of the ranks; None if it's unknown."""
+    sizes = (each.group_world_size for each in events if isinstance(each, RankStarted) and each.restart == restart)
+    return next(sizes, None)
 
 
 def _with_restarts(verdict: Verdict, folder: Path, events: Sequence[Event], attempt: int) -> Verdict:

@@ -16,7 +16,7 @@ from ddp_run.judge.catalogue import NAMELESS, rule_named
 from ddp_run.judge.diagnose import LEAVING_NS, LOST
 from ddp_run.judge.first_end import finished_first
 from ddp_run.judge.verdict import Collateral, Finding, FirstFailure, Verdict
-from ddp_run.record.attempt_events import of_attempt
+from ddp_run.record.attempt_events import last_restart, of_attempt
 from ddp_run.record.events import Event, MonotonicNs, NodeReported, Rank, RankExited, RankFinished, VerdictAgreed
 from ddp_run.values import typed_fields
 from ddp_run.values.typed_fields import frozen
@@ -93,13 +93,20 @@ def alone(verdict: Verdict) -> Verdict:
 
 
 def ends_of(events: Sequence[Event], attempt: int) -> Ends:
-    """Return how this node's ranks ended in an attempt. A rank may still be killed after its program has finished."""
+    """Return how this node's ranks ended in the last start of an attempt.
+
+    A rank may still be killed after its program has finished.
+    """
     finished: dict[Rank, MonotonicNs] = {}
     failed: list[MonotonicNs] = []
-    for event in of_attempt(events, attempt).events:
-        if isinstance(event, RankFinished) or (isinstance(event, RankExited) and event.code == 0):
+    made = of_attempt(events, attempt).events
+    last = last_restart(made)
+    for event in made:
+        if not isinstance(event, RankFinished | RankExited) or event.restart != last:
+            continue
+        if isinstance(event, RankFinished) or event.code == 0:
             finished.setdefault(event.rank, event.at)
-        elif isinstance(event, RankExited) and event.rank not in finished:
+        elif event.rank not in finished:
             failed.append(event.at)
     return Ends(tuple(finished), tuple(finished.values()), min(failed, default=None))
 

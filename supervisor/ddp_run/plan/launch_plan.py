@@ -92,7 +92,7 @@ def agent_needed(plan: LaunchPlan) -> AgentNeeded:
 
 def local_restarts(options: Options) -> int | None:
     """How often this node's agent may restart its ranks; None if the nodes' agents decide together."""
-    together = options.max_nodes > 1 and (options.restarts > 0 or options.min_nodes < options.max_nodes)
+    together = options.max_nodes > 1 and (options.restarts > 0 or options.is_elastic)
     return None if together else options.restarts
 
 
@@ -118,10 +118,10 @@ def make_plan(
     environ = {**environ, **{each.name: each.value for each in options.rank_variables}}
     preset, nccl_log = _nccl_preset(options.nccl_debug, environ)
     environment = [*options.rank_variables, *preset]
-    if options.restarts and "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" not in environ:
+    if (options.restarts or options.is_elastic) and "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" not in environ:
         # Without it the agent restarts ranks on the same port and store, where they find the last attempt's
         # addresses (measured: 16 of 18 gloo restarts failed on torch 2.13).
-        environment.append(Variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1", "needed by --max-restarts"))
+        environment.append(Variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1", "ranks may be started again"))
     if interface is not None and "GLOO_SOCKET_IFNAME" not in environ:
         # Gloo's default is the address of this host's name: on many hosts 127.0.1.1 or a container bridge. NCCL skips
         # those, and uses every other interface for speed.

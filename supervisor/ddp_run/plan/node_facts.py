@@ -48,7 +48,7 @@ class NodeFacts:
 def of_plan(plan: LaunchPlan, environ: Mapping[str, str]) -> NodeFacts | None:
     """Return what this node would tell the others, for display; None if nodes aren't compared, or on errors."""
     options, master = plan.options, plan.options.master
-    if not options.has_fixed_nodes or options.preflight == "off" or master is None:
+    if not options.meets_others or options.preflight == "off" or master is None:
         return None
     return _or_none(lambda: collect(options, environ, plan.master or master[0]))
 

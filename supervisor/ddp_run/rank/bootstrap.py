@@ -56,6 +56,7 @@ class Boot:
         self.world_size = int(environ.get("WORLD_SIZE", "0"))
         self.local_world_size = int(environ.get("LOCAL_WORLD_SIZE", "0"))
         self.group_rank = int(environ.get("GROUP_RANK", "0"))
+        self.group_world_size = int(environ.get("GROUP_WORLD_SIZE", "0"))
 
     def message(self, event: str, at: int, **more: "Any") -> "dict[str, Any]":
         """A message to ddp-run: what happened, when, and to which rank."""
@@ -258,6 +259,7 @@ def say_hello(boot: Boot) -> None:
         world_size=boot.world_size,
         local_world_size=boot.local_world_size,
         group_rank=boot.group_rank,
+        group_world_size=boot.group_world_size,
         watched=1 if boot.watch is not None else 0,
         links=boot.links,
     )

@@ -187,11 +187,21 @@ class Options:
         return self.rdzv_backend == "c10d" and not self.standalone and bool(self.rdzv_endpoint)
 
     @property
-    def has_fixed_nodes(self) -> bool:
-        """Whether the job has several nodes, always as many, and each knows where they meet."""
-        if self.min_nodes < self.max_nodes or self.max_nodes == 1 or not (self.is_static or self.meets_at_c10d):
+    def is_elastic(self) -> bool:
+        """Whether the number of nodes may change while the job runs (`--nnodes MIN:MAX`)."""
+        return self.min_nodes < self.max_nodes
+
+    @property
+    def meets_others(self) -> bool:
+        """Whether the job may have several nodes, and each knows where they meet."""
+        if self.max_nodes == 1 or not (self.meets_at_c10d or (self.is_static and not self.is_elastic)):
             return False
         return self.master is not None and self.master[1] != 0
+
+    @property
+    def has_fixed_nodes(self) -> bool:
+        """Whether the job has several nodes, always as many, and each knows where they meet."""
+        return self.meets_others and not self.is_elastic
 
     @property
     def own_node_rank(self) -> int | None:

@@ -261,7 +261,7 @@ def _started(given: dict[str, Any], sender: int) -> RankStarted:
     """A hello. The rank's pid is the sender's, because it gets the rank's signals."""
     if sender <= 1:
         raise ValueError("no process that can be signalled")
-    for name in ("local_rank", "world_size", "local_world_size", "group_rank"):
+    for name in ("local_rank", "world_size", "local_world_size", "group_rank", "group_world_size"):
         _number(given.get(name))
     own = {"pid": sender, "watched": bool(given.get("watched")), "links": given.get("links") or []}
     return typed_fields.read(RankStarted, {**given, **own})

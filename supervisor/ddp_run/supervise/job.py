@@ -264,7 +264,7 @@ class _Job:
         from ddp_run.plan import plan_file
 
         run, node = self._run, None
-        if run.plan.options.has_fixed_nodes:
+        if run.plan.options.meets_others:
             from ddp_run.plan import node_facts
 
             node = node_facts.of_plan(run.plan, run.environ)

@@ -217,6 +217,7 @@ def _silent_start(pid: int, environ: Mapping[str, str], attempt: int) -> RankSta
         folder=file_names.rank_folder(attempt, rank, restart),
         links=_links(environ),
         group_rank=int(environ.get("GROUP_RANK", "0")),
+        group_world_size=int(environ.get("GROUP_WORLD_SIZE", "0")),
     )
 
 

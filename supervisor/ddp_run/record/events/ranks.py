@@ -75,6 +75,8 @@ class RankStarted(Event):
     """Paths of files that the user's own --logs-specs chose for it: files in its folder are links to them."""
     group_rank: int | None = None
     """This node's number, as torch gave it."""
+    group_world_size: int | None = None
+    """How many nodes the job has in this start of the ranks."""
 
 
 @frozen

@@ -47,6 +47,7 @@ class Place:
     node_rank: int | None
     """None: torch numbers the nodes when they have met, and the hub is where the rendezvous' endpoint is."""
     nodes: int
+    """The most that the job may have."""
     host: str
     folder: str
     address: str
@@ -54,7 +55,9 @@ class Place:
     job_key: bytes
     grace_s: float
     agent_restarts: bool
-    """The agents restart failed ranks themselves (--max-restarts)."""
+    """The agents restart ranks themselves (--max-restarts), or for a node that joins (--nnodes MIN:MAX)."""
+    least: int | None = None
+    """In an elastic job: the fewest nodes that it runs on. None: always `nodes`."""
     master_port: int = 0
     join_s: float = 900.0
     """How long nodes may be missing before the job ends: as long as torch's own rendezvous waits."""
@@ -118,6 +121,8 @@ class Side(ABC):
         self._node_rank = place.node_rank
         """This node's number; None before torch has given it."""
         self._began = time.monotonic()
+        self._last_start: tuple[int | None, int] | None = None
+        """This node's number and restart when its ranks last started, if torch numbers the nodes."""
         self._started = False
         """Ranks of this node have started: all nodes have met."""
         self._attempt = 0
@@ -176,10 +181,17 @@ class Side(ABC):
         place = self._place
         if isinstance(event, RankStarted):
             self._started = True
-            if place.node_rank is None and event.group_rank not in (None, self._node_rank):
-                self._node_rank = event.group_rank
-                self._tell(Numbered(event.group_rank))
-        word = about(event, self._attempt, agent_restarts=place.agent_restarts, agent_needed=not self._all_well)
+            start = event.group_rank, event.restart
+            if place.node_rank is None and event.group_rank is not None and start != self._last_start:
+                self._node_rank, self._last_start = event.group_rank, start
+                self._tell(Numbered(event.group_rank, event.group_world_size or place.nodes))
+        word = about(
+            event,
+            self._attempt,
+            agent_restarts=place.agent_restarts,
+            agent_needed=not self._all_well,
+            may_leave=place.least is not None,
+        )
         if isinstance(word, Paused):  # while paused it hears nothing, so others aren't silent
             self._standstill = Standstill()
         if word is not None:
@@ -282,7 +294,7 @@ class Side(ABC):
         """Another attempt is agreed: what is said from now on is about that one."""
         self._attempt += 1
         self._is_ending = self._all_well = False
-        self._node_rank, self._stall_of_all = self._place.node_rank, None
+        self._node_rank, self._last_start, self._stall_of_all = self._place.node_rank, None, None
 
     def where(self) -> tuple[str, str] | None:
         """Host and folder of the whole verdict if it is on another node."""

@@ -33,9 +33,12 @@ class Comparison:
         self._complete_at: float | None = None
         """On time.monotonic(): since when all are here."""
 
-    def make_when_known(self) -> str | None:
-        """Compare, if all have said what they are like. Returns why the job must not run, or None."""
-        if self._is_over or len(self._others) < self._place.nodes - 1:
+    def make_when_known(self, *, are_here: bool) -> str | None:
+        """Compare, if all have said what they are like. Returns why the job must not run, or None.
+
+        `are_here`: all nodes that the job begins with have joined.
+        """
+        if self._is_over or not are_here:
             return None
         if self._complete_at is None:  # from now on only the clocks are waited for
             self._complete_at = time.monotonic()

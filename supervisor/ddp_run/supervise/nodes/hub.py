@@ -60,7 +60,7 @@ class Hub(Side):
         """All ranks of this node have."""
         self._agent_was_let_go = False
         self._comparison = Comparison(place, ears, self._nodes)
-        self._pictures = Pictures(place.nodes, ears, self._tell_stall)
+        self._pictures = Pictures(ears, self._tell_stall)
         self._key = place.job_key + place.munge.make()
         self._listener = Listener(ears.loop, place.address, place.port, self._take)
         self._look()
@@ -126,7 +126,8 @@ class Hub(Side):
             self._refuse(clash.said)
 
     def _compare_when_known(self) -> None:
-        said = None if self._is_ending else self._comparison.make_when_known()
+        are_here = self._roster.round_size > 0 and self._roster.is_complete
+        said = None if self._is_ending else self._comparison.make_when_known(are_here=are_here)
         if said is not None:
             self._refuse(said)
 
@@ -140,9 +141,7 @@ class Hub(Side):
         self._roster.ask()
 
     def _missing(self) -> tuple[str, str]:
-        here = ", ".join(node.name.removeprefix("node ") for _, node in sorted(self._nodes.items())) or "none"
-        names = f"{self._roster.named(self._roster.absent)} of {self._place.nodes}"
-        return names, f"; other nodes here: {here}{if_this_host(self._place.address)}"
+        return self._roster.missing, f"; other nodes here: {self._roster.here}{if_this_host(self._place.address)}"
 
     def _give_up(self) -> None:
         self._never_joined = f"did not join within {self._place.join_s:g} s"
@@ -156,6 +155,7 @@ class Hub(Side):
         match word:
             case Numbered():
                 self._send_all(word)
+                self._begin_round(word.nodes)
             case Paused():
                 self._send_all(word)
                 for node in self._nodes.values():
@@ -163,8 +163,17 @@ class Hub(Side):
             case EndedWell():
                 self._ended_well = True
                 self._let_agents_go()
-            case Failing(said=said):
+            case Failing(said=said) | messages.Leaving(said=said):  # the store of a c10d rendezvous is on this host
                 self._end_all(self._node_rank, self._place.host, said, here=True)
+
+    def _begin_round(self, nodes: int) -> None:
+        """Torch has met with so many nodes: one that was lost may not be among them."""
+        self._roster.round_size = nodes
+        self._forget_gone()
+
+    def _forget_gone(self) -> None:
+        if not self._is_ending:
+            self._roster.forget_gone(is_in=self._node_rank is not None)
 
     def _send_all(self, message: Message) -> None:
         for node in self._nodes.values():
@@ -180,6 +189,7 @@ class Hub(Side):
         match message:
             case Ended():  # a stopped process closes nothing, so it isn't paused any more
                 node.closed_at, node.paused = time.monotonic(), False
+                self._forget_gone()
             case messages.Pong():
                 node.measure(message)
                 self._compare_when_known()
@@ -189,6 +199,9 @@ class Hub(Side):
                 node.paused = on
             case Numbered(node_rank):
                 node.node_rank = node_rank
+                self._begin_round(message.nodes)
+            case messages.Leaving(attempt, said) if attempt == self._attempt:
+                self._lose(node, f"left: {said}")
             case Failing(attempt, said) if attempt == self._attempt:
                 self._end_all(node.node_rank, node.join.host, said, by=node)
             case EndedWell(attempt) if attempt == self._attempt:
@@ -208,7 +221,7 @@ class Hub(Side):
         if not self._started and not self._is_ending and self._roster.absent:
             self._wait_for_missing(moment)
         self._compare_when_known()
-        self._pictures.look()
+        self._pictures.look(self._roster.round_size)
         for link in [link for link, node in self._links.items() if node is None]:
             if moment - link.began_at > _GREETING_S:
                 link.close()
@@ -220,7 +233,10 @@ class Hub(Side):
             node.link.heard_at = min(node.link.heard_at + stood_s, moment)
             why = node.gone(moment)
             if why is not None:
-                self._lose(node, why)
+                self._standstill.lost(time.monotonic())
+                node.link.close()
+                self._links.pop(node.link, None)
+                self._lose(node, f"was lost: {why}")
             else:
                 node.ping(self._pings)
                 again_s = min(again_s, node.link.heard_at + messages.LOST_S - moment)
@@ -228,20 +244,22 @@ class Hub(Side):
 
     def _give(self, picture: Picture | None) -> bool:
         self._pictures.take(0, picture)
-        return not self._roster.absent
+        return self._roster.is_complete
 
     def _tell_stall(self, stall: Stall | None) -> None:
         self._stall_of_all = stall
         self._send_all(messages.Stalled(self._attempt, stall))
 
-    def _lose(self, node: OtherNode, why: str) -> None:
-        node.lost = f"was lost: {why}"
-        self._standstill.lost(time.monotonic())
-        node.link.close()
+    def _lose(self, node: OtherNode, how: str) -> None:
+        """`how`: "was lost: …", or "left: …" in an elastic job."""
+        node.lost = how
         said = f"{node.name} {node.lost}"
         self._ears.say(said)
-        if node.node_rank is None and not self._started and not self._is_ending:  # another may take its place
-            del self._nodes[node.key]
+        self._pictures.take(node.key, None)
+        if self._is_ending:
+            self._let_agents_go()
+        elif self._place.least is not None or (node.node_rank is None and not self._started):
+            self._forget_gone()
         else:
             self._end_all(node.node_rank, node.join.host, said, by=node)
 
@@ -264,9 +282,9 @@ class Hub(Side):
         They are not when the ranks of all nodes have ended well. Node 0's agent goes last, when the others are through:
         their ranks and agents may be talking to its store.
         """
-        nodes = self._nodes.values()
-        if len(nodes) < self._place.nodes - 1:
+        if not self._roster.is_complete:
             return
+        nodes = self._roster.counted
         if not self._is_ending and not self._all_well and self._ended_well and all(node.ended_well for node in nodes):
             self._all_well = True
             self._send_all(EndedWell(self._attempt))
@@ -282,7 +300,7 @@ class Hub(Side):
             self._end_all(self._node_rank, place.host, own.verdict.title or "failed", here=True)
         absent_until = self._first_words_until() if self._started and self._is_ending else 0.0
         self._wait(lambda: self._without_verdict(absent_until), place.grace_s + VERDICTS_S)
-        others = self._reports()
+        others = self._roster.reports(self._first, self._never_joined)
         verdict = known_differences.noted(self._verdict_of_all(own, others), self._ears.events)
         decision = self._possible(decide(verdict), others)
         # this node keeps the whole list of a thousand ranks that followed; sent a thousand times, it is 100 MB
@@ -301,16 +319,10 @@ class Hub(Side):
 
     def _without_verdict(self, absent_until: float) -> str:
         """The nodes that have not given theirs; until then also those that have not joined yet."""
-        missing = [rank for rank, node in self._nodes.items() if not node.is_through]
+        missing = [node.key for node in self._roster.counted if not node.is_through]
         if time.monotonic() < absent_until:
             missing += self._roster.absent
         return self._roster.named(missing) if missing else ""
-
-    def _reports(self) -> list[NodeReport]:
-        reports = [node.told(first=node is self._first) for _, node in sorted(self._nodes.items())]
-        if self._never_joined is not None:
-            reports += [NodeReport(*node, "", None, self._never_joined) for node in self._roster.never_seen()]
-        return reports
 
     def _possible(self, decision: Decision, others: Sequence[NodeReport]) -> Decision:
         """All nodes make another attempt, or none does."""
@@ -329,7 +341,7 @@ class Hub(Side):
     def _begin_next(self) -> None:
         super()._begin_next()
         self._first, self._ended_well, self._agent_was_let_go = None, False, False
-        self._pictures = Pictures(self._place.nodes, self._ears, self._tell_stall)
+        self._pictures = Pictures(self._ears, self._tell_stall)
         for node in self._nodes.values():
             node.begin_next()
 

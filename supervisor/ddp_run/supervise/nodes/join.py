@@ -56,7 +56,7 @@ def join(run: Run, end_ranks: Callable[[int, Event], None]) -> Side | None:
     if port is None:
         port = _C10D_PORT
     side, rival = None, None
-    if options.has_fixed_nodes:
+    if options.meets_others:
         try:
             place = _place(run, host, port, ears)
             side, rival = meet(place, ears)
@@ -144,7 +144,8 @@ def _place(run: Run, host: str, port: int, ears: Ears) -> Place:
         port=options.control_port or _beside(port),
         job_key=job_key(environ, f"{port} {options.max_nodes}" + ("" if numbered else f" {options.rdzv_id}")),
         grace_s=options.grace_s,
-        agent_restarts=options.restarts > 0,
+        agent_restarts=options.restarts > 0 or options.is_elastic,
+        least=options.min_nodes if options.is_elastic else None,
         master_port=port,
         join_s=options.rendezvous_s + (0 if is_here else options.store_s),
         munge=Munge(is_wanted=not environ.get(SECRET)),

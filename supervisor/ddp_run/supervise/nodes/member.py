@@ -28,7 +28,7 @@ from ddp_run.supervise.nodes.agreement import (
     end_for_rank,
 )
 from ddp_run.supervise.nodes.link import Ended, Link, Opened, dial
-from ddp_run.supervise.nodes.messages import EndedWell, Failing, Message, Numbered, Paused, Report, Word
+from ddp_run.supervise.nodes.messages import EndedWell, Failing, Leaving, Message, Numbered, Paused, Report, Word
 from ddp_run.supervise.nodes.reach import SECRET, Reach, command, if_this_host, in_words, silence
 from ddp_run.values.words import node_name
 
@@ -59,6 +59,8 @@ class Member(Side):
         self._said: list[Message] = []
         """What node 0 must know of this attempt, on each connection."""
         self._lost: str | None = None
+        self._has_left = False
+        """This node has left an elastic job, which goes on."""
         self._look()
 
     def close(self) -> None:
@@ -136,9 +138,11 @@ class Member(Side):
                 self._send(word)
             case Numbered() | EndedWell():
                 self._say(word)
-            case Failing():
+            case Failing() if self._place.least is not None and not self._started:
+                self._tell(Leaving(word.attempt, word.said))
+            case Failing() | Leaving():
                 if not self._is_ending:
-                    self._is_ending = True
+                    self._is_ending, self._has_left = True, isinstance(word, Leaving)
                     self._say(word)
 
     def _say(self, message: Message) -> None:
@@ -255,12 +259,17 @@ class Member(Side):
             is_there = self._lost is None and (self._heard_at is not None or may_speak)
             return self._name_of_0 if is_there and (self._agreed is None or self._agreed.attempt < attempt) else ""
 
-        self._say(replace(own, verdict=verdict.without_secrets()))
-        self._wait(not_told, self._place.grace_s + 2 * VERDICTS_S)
+        if not self._has_left:
+            self._say(replace(own, verdict=verdict.without_secrets()))
+            self._wait(not_told, self._place.grace_s + 2 * VERDICTS_S)
+        elif not self._started:  # an agent that waits to be taken in ends with the job, too
+            self._wait(not_told, VERDICTS_S)
         if self._agreed is not None and self._agreed.attempt == attempt:
             told = self._agreed
             self._ears.emit(agreed(now(), told.verdict, told.host, told.folder))
             return told.verdict, told.decision
+        if self._has_left:
+            return alone(verdict), Decision(False, "this node has left the job")
         if self._lost is None:
             refused = verdict.retry.reason if verdict.outcome == "refused" and verdict.retry is not None else None
             reason = refused or f"no verdict from {self._name_of_0}, and one node cannot retry alone"

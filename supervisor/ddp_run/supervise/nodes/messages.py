@@ -81,9 +81,10 @@ class RankTaken:
 
 @frozen
 class Numbered:
-    """Torch has given this number to the node that says so, with the ranks that have just started."""
+    """The ranks of the node that says so start. Torch has given it this number, and has met with so many nodes."""
 
     node_rank: int
+    nodes: int
 
 
 @frozen
@@ -105,6 +106,14 @@ class Pong:
 @frozen
 class Failing:
     """The attempt fails on this node; `said` is a line for people."""
+
+    attempt: int
+    said: str
+
+
+@frozen
+class Leaving:
+    """This node leaves an elastic job, which goes on without it if torch can; `said` as in `Failing`."""
 
     attempt: int
     said: str
@@ -179,6 +188,7 @@ Message = (
     | Ping
     | Pong
     | Failing
+    | Leaving
     | EndedWell
     | End
     | Paused
@@ -193,15 +203,20 @@ _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message
 # --------------------------------------------------------------------------------- from events to messages
 
 
-Word = Paused | Numbered | EndedWell | Failing
+Word = Paused | Numbered | EndedWell | Failing | Leaving
 """What a node says of its own events."""
 
 
-def about(event: Event, attempt: int, *, agent_restarts: bool, agent_needed: bool) -> Word | None:
+def about(
+    event: Event, attempt: int, *, agent_restarts: bool, agent_needed: bool, may_leave: bool = False
+) -> Word | None:
     """What the other nodes must know of a node's event; None for most events.
 
     `agent_restarts`: agents restart failed ranks. `agent_needed`: not if the ranks of all nodes have ended well.
+    `may_leave`: the job is elastic. An agent that is killed or told to stop doesn't close its rendezvous (torch 2.13,
+    launcher/api.py, `launch_agent`).
     """
+    fails = Leaving if may_leave else Failing
     match event:
         case SignalSent(target=Target.JOB, signum=Signals.SIGSTOP | Signals.SIGCONT as signum):
             return Paused(signum == Signals.SIGSTOP)
@@ -216,11 +231,11 @@ def about(event: Event, attempt: int, *, agent_restarts: bool, agent_needed: boo
         case RankExited(rank=rank, code=code) if code != 0:
             return Failing(attempt, f"rank {rank} ended ({in_words(code)})")
         case AgentExited(code=code) if code != 0 and agent_needed:
-            return Failing(attempt, f"torch's agent ended ({in_words(code)})")
+            return (fails if code < 0 else Failing)(attempt, f"torch's agent ended ({in_words(code)})")
         case HangTimedOut(after_s=after_s):
             return Failing(attempt, f"no progress for {after_s:.0f} s (--hang-timeout)")
         case SignalReceived(signum=signum) if signum in STOP_SIGNALS:
-            return Failing(attempt, f"stopped by {in_words(-signum)}")
+            return fails(attempt, f"stopped by {in_words(-signum)}")
         case _:
             return None
 

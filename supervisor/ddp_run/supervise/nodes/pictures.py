@@ -17,9 +17,9 @@ from ddp_run.supervise.nodes.agreement import Ears
 class Pictures:
     """The last picture of each node, until its ranks make progress again."""
 
-    def __init__(self, nodes: int, ears: Ears, tell: Callable[[Stall | None], None]) -> None:
-        """`tell` gets what the pictures of all `nodes` show, if that is new; None: nothing any more."""
-        self._nodes, self._ears, self._tell = nodes, ears, tell
+    def __init__(self, ears: Ears, tell: Callable[[Stall | None], None]) -> None:
+        """`tell` gets what the pictures of all nodes show, if that is new; None: nothing any more."""
+        self._ears, self._tell = ears, tell
         self._stall: Stall | None = None
         self._taken: dict[int, tuple[Picture, float]] = {}
         """By the node's key in the hub, and when it came (time.monotonic())."""
@@ -33,15 +33,15 @@ class Pictures:
         else:
             self._taken[key] = picture, time.monotonic()
 
-    def look(self) -> None:
-        """Once a second: see what they show."""
+    def look(self, nodes: int) -> None:
+        """Once a second: see what they show, if all `nodes` of the job have given one."""
         if not self._is_new:
             return
         self._is_new, before = False, self._stall
         moment = time.monotonic()
         try:
             aged = [(picture, moment - at) for picture, at in self._taken.values()]
-            self._stall = explain_all(aged, now()) if len(aged) == self._nodes else None
+            self._stall = explain_all(aged, now()) if len(aged) == nodes else None
         except Exception as error:  # whatever another node sends
             self._ears.emit(Noted(now(), f"the nodes' stacks can't be compared: {type(error).__name__}: {error}"))
             self._stall = None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
+from itertools import count
 from typing import final
 
+from ddp_run.judge.of_nodes import NodeReport
 from ddp_run.supervise.nodes.agreement import Ears, Place
 from ddp_run.supervise.nodes.messages import Join
 from ddp_run.supervise.nodes.other_node import OtherNode
@@ -22,8 +24,10 @@ class Roster:
     `nodes`: those that have joined, by node rank, or in the order in which they came if torch numbers them.
     """
 
-    def __init__(self, place: Place, ears: Ears, nodes: Mapping[int, OtherNode]) -> None:
+    def __init__(self, place: Place, ears: Ears, nodes: dict[int, OtherNode]) -> None:
         self._place, self._loop, self._helpers, self._nodes = place, ears.loop, ears.helpers, nodes
+        self.round_size = 0 if place.least is not None else place.nodes
+        """How many nodes run ranks, node 0 among them. 0: in an elastic job torch says so when they start."""
         self._command = place.host_names
         self._names: list[str] = []
         """Of all nodes, by node rank; empty if they are not known."""
@@ -44,18 +48,64 @@ class Roster:
 
     @property
     def absent(self) -> list[int]:
-        """The keys of the nodes that have not joined."""
+        """The keys of the nodes that the job needs and that have not joined."""
+        free = self._free
+        return free if self._place.least is None else free[: max(0, self._place.least - 1 - len(self._nodes))]
+
+    @property
+    def _free(self) -> list[int]:
         return [key for key in range(1, self._place.nodes) if key not in self._nodes]
 
+    @property
+    def missing(self) -> str:
+        """`nodes 1-2 of 4`, `1 more node of at least 2`."""
+        of = self._place.nodes if self._place.least is None else f"at least {self._place.least}"
+        return f"{self.named(self.absent)} of {of}"
+
+    @property
+    def here(self) -> str:
+        """`1 (gpu06), 2 (gpu07)`: those that have joined."""
+        return ", ".join(node.name.removeprefix("node ") for _, node in sorted(self._nodes.items())) or "none"
+
+    @property
+    def counted(self) -> list[OtherNode]:
+        """Those that have joined and run ranks; before the start all that have joined.
+
+        In an elastic job, others may wait until torch takes them in.
+        """
+        nodes = [node for _key, node in sorted(self._nodes.items())]
+        is_known = self._place.least is not None and self.round_size
+        return [node for node in nodes if node.node_rank is not None] if is_known else nodes
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all nodes that run ranks have joined."""
+        return len(self.counted) >= self.round_size - 1
+
+    def forget_gone(self, *, is_in: bool) -> None:
+        """A node that is gone leaves its place if it had no number yet, or once an elastic job runs without it.
+
+        How the job ends has nothing to do with it then. `is_in`: node 0 runs ranks.
+        """
+        here = [node for node in self._nodes.values() if node.node_rank is not None and node.lost is None]
+        without = self._place.least is not None and 0 < self.round_size <= len(here) + is_in
+        for node in [node for node in self._nodes.values() if node.lost is not None and not node.link.is_open]:
+            if without or node.node_rank is None:
+                del self._nodes[node.key]
+
     def key_of(self, join: Join) -> int | None:
-        """The key of the node that says this, 0 for node 0; None if the job has no place for it."""
+        """The key of the node that says this, 0 for node 0; None if the job has no place for it.
+
+        In an elastic job more nodes may come than it runs on: torch lets them wait.
+        """
         given, nodes = join.node_rank, self._place.nodes
         if join.nodes != nodes or (given is None) != (self._place.node_rank is None):
             return None
         if given is not None:
             return given if 0 <= given < nodes else None
         here = (key for key, node in self._nodes.items() if node.is_of(join))
-        return next(here, next(iter(self.absent), None))
+        free = self._free if self._place.least is None else (key for key in count(1) if key not in self._nodes)
+        return next(here, next(iter(free), None))
 
     def never_seen(self) -> list[tuple[int | None, str]]:
         """Number and host of each node that has not joined; None and empty if they are not known."""
@@ -65,6 +115,16 @@ class Roster:
         here = {_short(host) for host in (self._place.host, *(node.join.host for node in self._nodes.values()))}
         hosts = [host for host in self._names if _short(host) not in here]
         return [(None, host) for host in (hosts if len(hosts) == len(absent) else [""] * len(absent))]
+
+    def reports(self, first: OtherNode | None, never_joined: str | None) -> list[NodeReport]:
+        """What is known of the attempt on each node that counts. `first`: the first that failed.
+
+        `never_joined`: the message about those that have not joined, if that ended the job.
+        """
+        reports = [node.told(first=node is first) for node in self.counted]
+        if never_joined is not None:
+            reports += [NodeReport(*node, "", None, never_joined) for node in self.never_seen()]
+        return reports
 
     def named(self, keys: Collection[int]) -> str:
         """`node 2 (gpu07)`, `nodes 1,4-5 (gpu06, gpu09, gpu10)`; `node 2` if hosts are not known.
