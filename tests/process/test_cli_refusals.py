@@ -124,6 +124,12 @@ def refused(tmp_path: Path) -> Refuser:
         ("-m train.py", "train.py", "-m takes a module, but train.py is a file"),
         ("--no-python no-such-program", "no-such-program", "program no-such-program is not on PATH"),
         ("--max-retries 1 --nnodes 1:2 train.py", "1", "--max-retries needs a fixed number of nodes that meet"),
+        ("--spare-nodes 1 --max-retries 1 --nnodes 2 train.py", "1", "--spare-nodes needs a fixed number of nodes"),
+        (
+            "--spare-nodes 1 --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h:29400 train.py",
+            "1",
+            "--spare-nodes needs --max-retries",
+        ),
         ("--config none.toml train.py", "none.toml", "cannot read none.toml: No such file"),
         ("--config . train.py", ".", "cannot read .: Is a directory"),
         ("--log-dir train.py train.py", "train.py", "train.py is not a folder"),

@@ -46,6 +46,7 @@ from ddp_run.supervise.nodes.messages import (
     RankTaken,
     Report,
     Stalled,
+    Start,
     encode,
 )
 
@@ -60,7 +61,8 @@ SAMPLES: tuple[Message, ...] = (
     Joined("c", 2),
     RankTaken("c"),
     Numbered(2, 3),
-    Leaving(0, "stopped by SIGTERM"),
+    Leaving("stopped by SIGTERM"),
+    Start(1, Decision(True, "again", port=4711)),
     Ping(3),
     Pong(1, 2, 3),
     Failing(0, "rank 2 failed"),
@@ -196,7 +198,7 @@ def test_whatever_a_broken_node_says_the_others_agree(
             for wakeup in loop.wait(0):
                 assert not isinstance(wakeup, int)
                 wakeup()
-        assert len(hub.hub._links) <= 3 + 64
+        assert len(hub.hub._links) + len(hub.hub._listener._strangers) <= 3 + 64
         assert set(hub.hub._nodes) <= {1, 2}
         assert hub.hub._nodes[1].join.host == "b"
         one.side._tell(Failing(0, "rank 1 failed"))

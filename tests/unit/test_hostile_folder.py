@@ -87,6 +87,8 @@ JOURNAL: tuple[Event, ...] = (
     events.NodeRankTaken(at(), 1, "b", "c"),
     events.EndpointTaken(at(), "b:29400", "HTTP/1.0 400"),
     events.NodeReported(at(), 1, "b", "/r", None, "it gave no verdict in time", 0, 0, (R1,), (at(),), None, False),
+    events.WaitsAsSpare(at()),
+    events.NodesReplaced(at(), 1, ("node 1 (b), which was lost: no word",), ("c",)),
     events.VerdictAgreed(at(), "a", "/r", json.dumps(asdict(Verdict("failed", 1)))),
     events.NotEnded(at(), 103, R0, 0, "D", "a mount", "umount -f x"),
     events.Noted(at(), "left behind: 7 (sleep)"),

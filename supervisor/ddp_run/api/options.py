@@ -48,6 +48,7 @@ class LaunchOptions(TypedDict, total=False):
 
     max_retries: int | None
     retry: Literal["by-cause", "always", "never"] | None
+    spare_nodes: int | None
     nccl_debug: Literal["off", "warn", "info", "trace"] | None
     hang_timeout: float | None
     ddp_debug: bool

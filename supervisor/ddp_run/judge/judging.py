@@ -18,8 +18,8 @@ from ddp_run.judge.diagnose import LOST, judge
 from ddp_run.judge.retry import ended
 from ddp_run.judge.verdict import FirstFailure, Retry, Verdict
 from ddp_run.record.attempt_events import ended_before_retry, last_restart, of_attempt
-from ddp_run.record.events import Event, PeerFailed, RankExited, RankFailed, RankStarted, RunStarted
-from ddp_run.values.signals import in_words, shell_code, signal_name
+from ddp_run.record.events import Event, PeerFailed, RankExited, RankFailed, RankStarted, RunStarted, SignalReceived
+from ddp_run.values.signals import STOP_SIGNALS, in_words, shell_code, signal_name
 from ddp_run.values.words import node_name
 
 LIMIT_S = 10.0
@@ -101,6 +101,15 @@ def final(verdict: Verdict, events: Sequence[Event]) -> Verdict:
     of_several = any(isinstance(event, RunStarted) and event.nodes > 1 for event in events)
     # all nodes report the earlier failure; the nodes' verdict on that attempt knows which of them it was
     return replace(stopped, first_failure=None, evidence=(), collateral=()) if of_several else stopped
+
+
+def as_spare(events: Sequence[Event]) -> Verdict:
+    """Return the own verdict of a node that waited and never took part (--spare-nodes)."""
+    signals = (event.signum for event in events if isinstance(event, SignalReceived))
+    signum = next((signum for signum in signals if signum in STOP_SIGNALS), None)
+    if signum is None:
+        return Verdict("failed", LOST, title="this spare node never took part")
+    return Verdict("interrupted", 128 + signum, title=f"stopped by {in_words(-signum)} while it waited as a spare node")
 
 
 def _stopped(verdict: Verdict, signum: int, before: str) -> Verdict:

@@ -12,12 +12,22 @@ from collections.abc import Sequence
 from dataclasses import asdict, field, replace
 
 from ddp_run.evidence.model import Death, Quote
+from ddp_run.judge import known_differences
 from ddp_run.judge.catalogue import NAMELESS, rule_named
 from ddp_run.judge.diagnose import LEAVING_NS, LOST
 from ddp_run.judge.first_end import finished_first
 from ddp_run.judge.verdict import Collateral, Finding, FirstFailure, Verdict
 from ddp_run.record.attempt_events import last_restart, of_attempt
-from ddp_run.record.events import Event, MonotonicNs, NodeReported, Rank, RankExited, RankFinished, VerdictAgreed
+from ddp_run.record.events import (
+    Event,
+    MonotonicNs,
+    NodeReported,
+    NodesReplaced,
+    Rank,
+    RankExited,
+    RankFinished,
+    VerdictAgreed,
+)
 from ddp_run.values import typed_fields
 from ddp_run.values.typed_fields import frozen
 from ddp_run.values.words import node_name
@@ -289,6 +299,14 @@ def again(verdict: Verdict, own: NodeReport, events: Sequence[Event]) -> Verdict
         note = "the other nodes' reports are damaged: this verdict covers this node only"
         return replace(verdict, notes=(*verdict.notes, note))
     return of_nodes([own, *others]) if others else alone(verdict)
+
+
+def noted(verdict: Verdict, events: Sequence[Event]) -> Verdict:
+    """Add what node 0 knows besides the reports: known differences between nodes, and nodes that were left out."""
+    verdict = known_differences.noted(verdict, events)
+    said = [f"from attempt {each.attempt + 1} on: {each.said}" for each in events if isinstance(each, NodesReplaced)]
+    new = [line for line in said if line not in verdict.notes]
+    return replace(verdict, notes=(*verdict.notes, *new)).without_secrets() if new else verdict
 
 
 def _report(event: NodeReported) -> NodeReport:

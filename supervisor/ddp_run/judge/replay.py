@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ddp_run.judge import judging, known_differences, of_nodes
+from ddp_run.judge import judging, of_nodes
 from ddp_run.judge.of_nodes import Ends, NodeReport
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record import file_names, journal
 from ddp_run.record.attempt_events import after_retry_was_decided, attempts_made, ended_before_retry, of_attempt
-from ddp_run.record.events import Event, RunStarted
+from ddp_run.record.events import Event, RunStarted, WaitsAsSpare
 
 
 def replay(folder: Path) -> tuple[Verdict, tuple[Event, ...]]:
@@ -19,20 +19,24 @@ def replay(folder: Path) -> tuple[Verdict, tuple[Event, ...]]:
     recorded = journal.load(folder / file_names.EVENTS)
     events = recorded.events
     made = attempts_made(events)
+    started = next((event for event in events if isinstance(event, RunStarted)), None)
+    if not made and started is not None and any(isinstance(event, WaitsAsSpare) for event in events):
+        verdict = _agreed(folder, started, judging.as_spare(events), Ends(), events)
+        return replace(verdict, notes=(*verdict.notes, *recorded.notes)), events
     if not made:
         raise ValueError(f"{folder / 'events.jsonl'} records no attempt")
     verdict = judging.judged(folder, events, made[-1])
-    started = next((event for event in events if isinstance(event, RunStarted)), None)
     if started is None or started.nodes == 1:
         verdict = judging.final(verdict, events)
     else:
         part = of_attempt(events, made[-1])
         ends = of_nodes.ends_of(events, made[-1])
         verdict = _agreed(folder, replace(started, node_rank=part.node_rank), verdict, ends, part.events)
-        verdict = known_differences.noted(verdict, events)
+        verdict = of_nodes.noted(verdict, events)
         if ended_before_retry(events) is not None:
             verdict = judging.final(verdict, events)
             verdict = _agreed(folder, started, verdict, Ends(), after_retry_was_decided(events))
+            verdict = of_nodes.noted(verdict, events)
     return replace(verdict, notes=(*verdict.notes, *recorded.notes)), events
 
 

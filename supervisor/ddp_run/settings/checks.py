@@ -23,6 +23,7 @@ _CHECKS: Mapping[str, Callable[..., object]] = {
     "local_ranks_filter": values.read_ranks,
     "max_restarts": values.read_count,
     "max_retries": values.read_count,
+    "spare_nodes": values.read_count,
     "shutdown_timeout": values.read_count,
     "monitor_interval": values.read_interval,
     "hang_timeout": values.read_deadline,
@@ -176,6 +177,14 @@ def check_together(options: Options) -> Iterator[Problem]:
         notes = ("only such nodes can agree on a retry and its port: a static rendezvous, or c10d with an endpoint",)
         helps = ("--max-retries=0 --max-restarts=N: torch's own restarts, on the same port",)
         yield options.problem("max_retries", title, notes=notes, helps=helps)
+    if options.spare_nodes and not (options.has_fixed_nodes and options.meets_at_c10d):
+        title = "--spare-nodes needs a fixed number of nodes that meet at a c10d endpoint"
+        notes = ("there torch numbers the nodes at each start, so any of them can take another's place",)
+        helps = ("--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST:29400",)
+        yield options.problem("spare_nodes", title, notes=notes, helps=helps)
+    elif options.spare_nodes and not options.max_retries:
+        title = "--spare-nodes needs --max-retries: a spare node takes part from the next attempt on"
+        yield options.problem("spare_nodes", title, helps=("--max-retries=1",))
     method = options.settings.get("start_method", Setting("spawn")).value
     if options.run_path and method not in ("spawn", "fork", "forkserver"):
         title = f"unknown start method {method}: expected spawn, fork or forkserver"

@@ -131,6 +131,8 @@ class Options:
 
     max_retries = _Value(0)
     retry = _Value("by-cause")
+    spare_nodes = _Value(0)
+    """How many nodes wait besides those that the job runs on."""
     nccl_debug = _Value("warn")
     preflight = _Value("auto")
     console = _Value("all")

@@ -89,6 +89,13 @@ OWN_ROWS: tuple[Row, ...] = (
         default="by-cause",
     ),
     _own(
+        "spare-nodes",
+        "Let K more nodes wait. With a retry, one takes the place of a node that is lost or at fault.",
+        type="int",
+        default=0,
+        metavar="K",
+    ),
+    _own(
         "nccl-debug",
         "Set NCCL's debug variables and write its messages to one file per rank; variables you set win.",
         choices=("off", "warn", "info", "trace"),

@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, final
 
 from ddp_run import __version__
 from ddp_run.plan.launch_plan import LaunchPlan, log_dir
-from ddp_run.record.events import AttemptEnded, Event, MemoryCounted, Next, Noted, PeerFailed, RunStarted
+from ddp_run.record.events import (
+    AttemptEnded,
+    Event,
+    MemoryCounted,
+    Next,
+    Noted,
+    PeerFailed,
+    RunStarted,
+    WaitsAsSpare,
+)
 from ddp_run.record.journal import Journal, now
 from ddp_run.record.own_process import this_process
 from ddp_run.record.run_folder import RunFolder
@@ -105,13 +114,19 @@ class _Job:
     def run(self) -> int:
         """Make attempts until one settles it; returns the exit code."""
         self._run.emit(_run_started(self._run, self._argv))
-        self._waiting = self._start_attempt()
+        may_wait = self._run.plan.options.spare_nodes > 0
+        if not may_wait:
+            self._waiting = self._start_attempt()
         self._start_keeper()
         self._join_nodes()
         self._after_spawn()
         from tenacity import Retrying, retry_if_result
 
         from ddp_run.supervise import run_end
+
+        if may_wait and (end := self._await_part()) is not None:
+            self._record_end(0, end)
+            return run_end.end(self._run, end, 0)
 
         attempts = Retrying(
             retry=retry_if_result(lambda outcome: outcome.decision.retry and not self._is_ending),
@@ -194,6 +209,8 @@ class _Job:
             decision = self._retries.decide(verdict)
         run.known_status = verdict.status
         self._retries.count(verdict, decision)
+        if decision.retry and run.plan.options.spare_nodes and run.plan.has_store:  # the run may end well without it
+            run_end.keep_against_host(verdict, run.folder.run_id, run.environ)
         outcome = Outcome(verdict, decision)
         self._record_end(number, outcome)
         return outcome
@@ -258,6 +275,18 @@ class _Job:
             from ddp_run.supervise.nodes.join import join
 
             self._run.nodes = join(self._run, self._hear_of_end)
+
+    def _await_part(self) -> Outcome | None:
+        """Wait as a spare node until this one takes part. How the job ended, if it never does."""
+        run = self._run
+        if run.nodes is None:
+            return None
+        run.emit(WaitsAsSpare(now()))
+        part = run.nodes.await_part()
+        if isinstance(part, tuple):
+            return Outcome(*part)
+        self._retries.begin_at(part.attempt, part.decision)
+        return None
 
     def _after_spawn(self) -> None:
         """Do what could wait for the agent's start: write plan.json, show warnings, load the rest of ddp-run."""

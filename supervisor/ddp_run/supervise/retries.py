@@ -92,6 +92,12 @@ class Retries:
         then = f"; starting again on port {port} (this does not count as a retry)" if lost_its_port else ""
         return replace(decision, port=port, reason=decision.reason + then)
 
+    def begin_at(self, attempt: int, decision: Decision | None) -> None:
+        """Take part from this attempt on, which the nodes have decided on without this one."""
+        self.started = attempt
+        if decision is not None:
+            self._agreed_port, self.backend = decision.port, decision.backend
+
     def count(self, verdict: Verdict, decision: Decision) -> None:
         """Count an attempt that is over, and keep what was decided for the next one."""
         self.verdicts.append(verdict)

@@ -89,7 +89,7 @@ def _of_run(folder: Path) -> Answer:
         verdict, events = replay(folder)
     except (OSError, ValueError) as error:
         raise NotReadable(f"{folder} is not a run's folder: {error}") from error
-    attempts = len(attempts_made(events))
+    attempts = max(attempts_made(events), default=-1) + 1
     run = next((event for event in events if isinstance(event, RunStarted)), None)
     decided = [event.reason for event in events if isinstance(event, AttemptEnded)]
     reason = judging.final_reason(decided[-1], events) if decided else None

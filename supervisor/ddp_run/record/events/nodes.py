@@ -43,6 +43,26 @@ class NodesCompared(Event):
 
 
 @frozen
+class WaitsAsSpare(Event):
+    """This node waits: it takes part when a retry needs another node (--spare-nodes)."""
+
+
+@frozen
+class NodesReplaced(Event):
+    """Nodes are left out from this attempt on, and as many spare ones take part, on node 0."""
+
+    attempt: int
+    left_out: tuple[str, ...]
+    """Their names, each with the reason."""
+    spares: tuple[str, ...]
+
+    @property
+    def said(self) -> str:
+        """What happens, in a line."""
+        return f"{', '.join(self.spares)} in place of {'; '.join(self.left_out)}"
+
+
+@frozen
 class NodeRankTaken(Event):
     """Two nodes claim this rank, so the job cannot start: `host` had it first."""
 

@@ -42,7 +42,7 @@ def job_nodes(environ: Mapping[str, str]) -> JobNodes | None:
 def host_names(options: Options, environ: Mapping[str, str]) -> tuple[str, ...]:
     """The command that prints the hosts of this job's nodes; empty if the options differ from the scheduler's job."""
     found = job_nodes(environ)
-    if found is None or found.nodes != options.max_nodes:
+    if found is None or found.nodes != options.max_nodes + options.spare_nodes:
         return ()
     same = options.own_node_rank is None or found.settings["node_rank"][0] == str(options.node_rank)
     return found.host_names if same else ()

@@ -18,7 +18,7 @@ from ddp_run.record.events import Event, EventSink, NodeRankTaken, Noted, PeerFa
 from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Loop
 from ddp_run.supervise.nodes.host_time import HostClocks, Standstill, read
-from ddp_run.supervise.nodes.messages import Agreed, Numbered, Paused, Report, Word, about
+from ddp_run.supervise.nodes.messages import Agreed, Numbered, Paused, Report, Start, Word, about
 from ddp_run.supervise.nodes.munge import Munge
 from ddp_run.tell.selection import last_lines
 from ddp_run.values.helper_process import HelperProcesses
@@ -58,6 +58,8 @@ class Place:
     """The agents restart ranks themselves (--max-restarts), or for a node that joins (--nnodes MIN:MAX)."""
     least: int | None = None
     """In an elastic job: the fewest nodes that it runs on. None: always `nodes`."""
+    spares: int = 0
+    """How many more nodes may wait to take another's place."""
     master_port: int = 0
     join_s: float = 900.0
     """How long nodes may be missing before the job ends: as long as torch's own rendezvous waits."""
@@ -236,6 +238,10 @@ class Side(ABC):
         self.share(Picture(left=left, quiet_s=min((gone.for_s for gone in left), default=0.0)))
 
     # ------------------------------------------------------------------------------------ how all agree
+
+    @abstractmethod
+    def await_part(self) -> Start | tuple[Verdict, Decision]:
+        """With spare nodes: wait until this node takes part. How the job ended, if it never does."""
 
     def agree(self, verdict: Verdict, attempt: int, decide: Decide) -> tuple[Verdict, Decision]:
         """The job's verdict on an attempt, from this node's own, and what follows.

@@ -28,24 +28,22 @@ class Comparison:
 
     def __init__(self, place: Place, ears: Ears, others: Mapping[int, OtherNode]) -> None:
         self._place, self._ears, self._others = place, ears, others
-        self._is_over = place.facts == ()
+        self.is_over = place.facts == ()
         """It was made, or isn't wanted."""
         self._complete_at: float | None = None
         """On time.monotonic(): since when all are here."""
 
-    def make_when_known(self, *, are_here: bool) -> str | None:
-        """Compare, if all have said what they are like. Returns why the job must not run, or None.
+    def make_when_known(self) -> str | None:
+        """All nodes that the job begins with have joined: compare them, if their clocks are known.
 
-        `are_here`: all nodes that the job begins with have joined.
+        Returns why the job must not run, or None.
         """
-        if self._is_over or not are_here:
-            return None
         if self._complete_at is None:  # from now on only the clocks are waited for
             self._complete_at = time.monotonic()
         measured = all(node.clock for node in self._others.values())
         if not measured and time.monotonic() - self._complete_at <= _CLOCKS_S:
             return None
-        self._is_over = True
+        self.is_over = True
         try:
             return self._make()
         except Exception as error:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import final
 
-from ddp_run.judge import known_differences
-from ddp_run.judge.of_nodes import NodeReport
+from ddp_run.judge.of_nodes import noted
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.observe.picture import Picture
 from ddp_run.observe.progress import Stall
-from ddp_run.record.events import AllRanksEnded, NodeRankTaken, PeerFailed
+from ddp_run.record.events import AllRanksEnded, NodeRankTaken, Noted, PeerFailed
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes import messages
 from ddp_run.supervise.nodes.agreement import SOON_S, VERDICTS_S, Decide, Ears, Place, Side
@@ -27,13 +25,11 @@ from ddp_run.supervise.nodes.pictures import Pictures
 from ddp_run.supervise.nodes.reach import if_this_host
 from ddp_run.supervise.nodes.roster import Roster
 from ddp_run.tell.verdict_file import keep_report
-from ddp_run.values.words import node_name
 
 _LAST_WORD_S = 2.0
+_LEFT_OUT = Decision(False, "the job goes on with a spare node in place of this one")
 _ALIVE_S = 2.5 * messages.BEAT_S
 """A node that has answered within this time is there."""
-_GREETING_S = 10.0
-"""How long a connection may stay open without saying which node it is."""
 _MOST_FOLLOWERS = 64
 _MOST_STRANGERS = 64
 """So many connections, besides one for each node, may be open."""
@@ -46,8 +42,8 @@ class Hub(Side):
     def __init__(self, place: Place, ears: Ears) -> None:
         """Raises OSError if the port can't be had."""
         super().__init__(place, ears)
-        self._links: dict[Link, OtherNode | None] = {}
-        """All connections; None for one that has not said which node it is."""
+        self._links: dict[Link, OtherNode] = {}
+        """The connections of nodes that have joined."""
         self._nodes: dict[int, OtherNode] = {}
         """Those that have joined: by node rank, or in the order in which they came if torch numbers them."""
         self._roster = Roster(place, ears, self._nodes)
@@ -61,8 +57,11 @@ class Hub(Side):
         self._agent_was_let_go = False
         self._comparison = Comparison(place, ears, self._nodes)
         self._pictures = Pictures(ears, self._tell_stall)
+        self._start = messages.Start(0, None)
         self._key = place.job_key + place.munge.make()
-        self._listener = Listener(ears.loop, place.address, place.port, self._take)
+        most = place.nodes + place.spares + _MOST_STRANGERS
+        where = (ears.loop, place.address, place.port)
+        self._listener = Listener(*where, self._welcome, room=lambda: most - len(self._links))
         self._look()
 
     def close(self) -> None:
@@ -75,21 +74,16 @@ class Hub(Side):
 
     # ------------------------------------------------------------------------------------ how nodes join
 
-    def _take(self, connected: socket.socket) -> None:
+    def _welcome(self, connected: socket.socket) -> Link:
         shown = self._place.munge.credential
-        link = Link(self._ears.loop, connected, self._key, self._on_message, is_server=True, credential=shown)
-        self._links[link] = None
-        if len(self._links) > self._place.nodes + _MOST_STRANGERS:  # a node says at once who it is
-            oldest = next(each for each, node in self._links.items() if node is None)
-            oldest.close()
-            del self._links[oldest]
+        return Link(self._ears.loop, connected, self._key, self._on_message, is_server=True, credential=shown)
 
     def _on_join(self, link: Link, join: Join) -> None:
         place, key = self._place, self._roster.key_of(join)
         if key is None:
             link.close()
         elif key > 0:
-            node = self._nodes.setdefault(key, OtherNode(key, join, link))
+            node = self._nodes.setdefault(key, OtherNode(key, join, link, is_spare=place.spares > 0))
             if node.is_of(join):
                 self._has_joined(node, link, join.attempt)
             elif node.link.is_open and time.monotonic() - node.link.heard_at < _ALIVE_S:
@@ -108,14 +102,27 @@ class Hub(Side):
             self._links.pop(node.link, None)
             node.link, node.closed_at = link, None
         self._links[link] = node
+        self._listener.is_no_stranger(link)
         link.send(messages.Joined(self._place.host, self._node_rank))
         node.ping(self._pings)
+        if self._place.spares:
+            self._settle_places()
+            if node.is_spare:
+                self._ears.emit(Noted(now(), f"{node.name} waits"))
+                return
+            link.send(self._start)
         if self._agreed is not None and self._agreed.attempt == attempt:
             node.tell(self._agreed)
         if self._all_well:
             link.send(EndedWell(self._attempt))
         if self._is_ending:
             link.send(messages.End(self._attempt, self._node_rank, self._place.host, "the job is ending"))
+
+    def _settle_places(self) -> None:
+        """Nodes that are gone leave their places, and spare ones take those that are free: none is while ranks run."""
+        if not self._is_ending:
+            for node in self._roster.settle(is_in=self._node_rank is not None):
+                node.link.send(self._start)
 
     def _on_second(self, link: Link, node_rank: int, host: str, taken_by: str) -> None:
         """The newcomer can't stay. If nodes are missing, it is one of them, so this job can't start."""
@@ -126,8 +133,9 @@ class Hub(Side):
             self._refuse(clash.said)
 
     def _compare_when_known(self) -> None:
-        are_here = self._roster.round_size > 0 and self._roster.is_complete
-        said = None if self._is_ending else self._comparison.make_when_known(are_here=are_here)
+        if self._is_ending or self._comparison.is_over or not (self._roster.round_size and self._roster.is_complete):
+            return
+        said = self._comparison.make_when_known()
         if said is not None:
             self._refuse(said)
 
@@ -169,27 +177,28 @@ class Hub(Side):
     def _begin_round(self, nodes: int) -> None:
         """Torch has met with so many nodes: one that was lost may not be among them."""
         self._roster.round_size = nodes
-        self._forget_gone()
-
-    def _forget_gone(self) -> None:
-        if not self._is_ending:
-            self._roster.forget_gone(is_in=self._node_rank is not None)
+        self._settle_places()
 
     def _send_all(self, message: Message) -> None:
+        """To spare nodes, too, if it isn't about an attempt."""
         for node in self._nodes.values():
-            node.link.send(message)
+            if not node.is_spare or isinstance(message, Paused):
+                node.link.send(message)
 
     def _on_message(self, link: Link, message: Message | Opened | Ended) -> None:
         if isinstance(message, Join):
             self._on_join(link, message)
             return
-        node = self._links.pop(link, None) if isinstance(message, Ended) else self._links.get(link)
+        node = self._links.get(link)
+        if isinstance(message, Ended):
+            self._links.pop(link, None)
+            self._listener.is_no_stranger(link)
         if node is None:
             return
         match message:
             case Ended():  # a stopped process closes nothing, so it isn't paused any more
                 node.closed_at, node.paused = time.monotonic(), False
-                self._forget_gone()
+                self._settle_places()
             case messages.Pong():
                 node.measure(message)
                 self._compare_when_known()
@@ -200,7 +209,7 @@ class Hub(Side):
             case Numbered(node_rank):
                 node.node_rank = node_rank
                 self._begin_round(message.nodes)
-            case messages.Leaving(attempt, said) if attempt == self._attempt:
+            case messages.Leaving(said):
                 self._lose(node, f"left: {said}")
             case Failing(attempt, said) if attempt == self._attempt:
                 self._end_all(node.node_rank, node.join.host, said, by=node)
@@ -222,10 +231,7 @@ class Hub(Side):
             self._wait_for_missing(moment)
         self._compare_when_known()
         self._pictures.look(self._roster.round_size)
-        for link in [link for link, node in self._links.items() if node is None]:
-            if moment - link.began_at > _GREETING_S:
-                link.close()
-                del self._links[link]
+        self._listener.look(moment)
         again_s = messages.BEAT_S
         for node in [*self._nodes.values()]:
             if node.is_through or node.paused:
@@ -256,10 +262,13 @@ class Hub(Side):
         said = f"{node.name} {node.lost}"
         self._ears.say(said)
         self._pictures.take(node.key, None)
-        if self._is_ending:
+        if node.is_spare:
+            node.link.close()
+            del self._nodes[node.key]
+        elif self._is_ending:
             self._let_agents_go()
         elif self._place.least is not None or (node.node_rank is None and not self._started):
-            self._forget_gone()
+            self._settle_places()
         else:
             self._end_all(node.node_rank, node.join.host, said, by=node)
 
@@ -301,17 +310,22 @@ class Hub(Side):
         absent_until = self._first_words_until() if self._started and self._is_ending else 0.0
         self._wait(lambda: self._without_verdict(absent_until), place.grace_s + VERDICTS_S)
         others = self._roster.reports(self._first, self._never_joined)
-        verdict = known_differences.noted(self._verdict_of_all(own, others), self._ears.events)
-        decision = self._possible(decide(verdict), others)
+        verdict = noted(self._verdict_of_all(own, others), self._ears.events)
+        decision = decide(self._roster.with_spares(verdict))
+        decision, left_out = self._roster.possible(decision, verdict, self._attempt + 1)
         # this node keeps the whole list of a thousand ranks that followed; sent a thousand times, it is 100 MB
         short = replace(verdict, collateral=verdict.collateral[:_MOST_FOLLOWERS])
         self._agreed = messages.Agreed(own.attempt, short, decision, place.host, place.folder)
         for node in self._nodes.values():
-            node.tell(self._agreed)
+            if not node.is_spare or not decision.retry:
+                node.tell(replace(self._agreed, decision=_LEFT_OUT) if node in left_out else self._agreed)
         for node in self._nodes.values():
             if node.report is not None:
                 keep_report(Path(place.folder), node.told(), node.report.last_lines)
         if decision.retry:
+            for node in left_out:
+                del self._nodes[node.key]
+            self._start = messages.Start(self._attempt + 1, decision)
             self._begin_next()
         else:
             self._let_them_hang_up()
@@ -324,26 +338,17 @@ class Hub(Side):
             missing += self._roster.absent
         return self._roster.named(missing) if missing else ""
 
-    def _possible(self, decision: Decision, others: Sequence[NodeReport]) -> Decision:
-        """All nodes make another attempt, or none does."""
-        if not decision.retry:
-            return decision
-        for report in others:
-            if report.verdict is None:
-                node = node_name(report.node_rank, report.host)
-                return Decision(False, f"{node} cannot take part in another attempt: it {report.lost}")
-        if absent := self._roster.absent:
-            return Decision(
-                False, f"{self._roster.named(absent)} did not join: the nodes cannot agree on another attempt"
-            )
-        return decision
-
     def _begin_next(self) -> None:
         super()._begin_next()
         self._first, self._ended_well, self._agent_was_let_go = None, False, False
         self._pictures = Pictures(self._ears, self._tell_stall)
         for node in self._nodes.values():
             node.begin_next()
+        self._settle_places()
+
+    def await_part(self) -> messages.Start:
+        """Node 0 always takes part: it has the rendezvous' store."""
+        return self._start
 
     def _let_them_hang_up(self) -> None:
         """A node that has the last word hangs up; closing first would throw away what is on its way."""

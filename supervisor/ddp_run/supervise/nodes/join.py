@@ -146,6 +146,7 @@ def _place(run: Run, host: str, port: int, ears: Ears) -> Place:
         grace_s=options.grace_s,
         agent_restarts=options.restarts > 0 or options.is_elastic,
         least=options.min_nodes if options.is_elastic else None,
+        spares=options.spare_nodes,
         master_port=port,
         join_s=options.rendezvous_s + (0 if is_here else options.store_s),
         munge=Munge(is_wanted=not environ.get(SECRET)),

@@ -27,6 +27,8 @@ from ddp_run.values.typed_fields import frozen
 _BACKLOG = 1024
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _REST_S = 1.0
+_GREETING_S = 10.0
+"""How long a connection may stay open without saying which node it is."""
 _FLUSH_S = 0.05
 _KEEP_ALIVE = (
     (socket.TCP_KEEPIDLE, 15),
@@ -61,23 +63,39 @@ Hear = Callable[["Link", Message | Opened | Ended], None]
 class Listener:
     """Listens at node 0's own address; at all of them if that address is another machine's (address translation).
 
-    `taken` gets each connection.
+    `welcome` makes a link of each connection. `room`: how many may be open that have not said which node they are.
     """
 
-    def __init__(self, loop: Loop, address: str, port: int, taken: Callable[[socket.socket], None]) -> None:
+    def __init__(
+        self, loop: Loop, address: str, port: int, welcome: Callable[[socket.socket], Link], room: Callable[[], int]
+    ) -> None:
         """Raises OSError if the port can't be had."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         bound = address if is_local(address) else ("::" if family == socket.AF_INET6 else "0.0.0.0")  # noqa: S104
-        self._loop, self._taken = loop, taken
+        self._loop, self._welcome, self._room = loop, welcome, room
+        self._strangers: dict[Link, None] = {}
+        """The oldest first."""
         self._socket = socket.create_server((bound, port), family=family, backlog=_BACKLOG)
         self._socket.setblocking(False)
         self._listen()
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Listen no longer, and end what strangers have opened."""
         self._loop.cancel_timer(self._listen)
         self._loop.unwatch(self._socket.fileno())
         self._socket.close()
+        for link in self._strangers:
+            link.close()
+
+    def is_no_stranger(self, link: Link) -> None:
+        """It has said which node it is, or it has ended."""
+        self._strangers.pop(link, None)
+
+    def look(self, moment: float) -> None:
+        """Once a second: end what has been open for too long without a word."""
+        for link in [link for link in self._strangers if moment - link.began_at > _GREETING_S]:
+            link.close()
+            del self._strangers[link]
 
     def _listen(self) -> None:
         self._loop.watch(self._socket.fileno(), self._accept)
@@ -90,7 +108,11 @@ class Listener:
                 self._loop.unwatch(self._socket.fileno())
                 self._loop.set_timer(_REST_S, self._listen, lasting=True)
             return
-        self._taken(connected)
+        self._strangers[self._welcome(connected)] = None
+        if len(self._strangers) > self._room():  # a node says at once who it is
+            oldest = next(iter(self._strangers))
+            oldest.close()
+            del self._strangers[oldest]
 
 
 def connecting(address: str, port: int) -> tuple[socket.socket, int]:

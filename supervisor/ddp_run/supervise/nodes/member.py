@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from typing import final
 
+from ddp_run.judge import judging
 from ddp_run.judge.of_nodes import NodeReport, agreed, alone
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
@@ -59,6 +60,8 @@ class Member(Side):
         self._said: list[Message] = []
         """What node 0 must know of this attempt, on each connection."""
         self._lost: str | None = None
+        self._part: messages.Start | None = None if place.spares else messages.Start(0, None)
+        """Since when this node takes part; None: it waits as a spare one."""
         self._has_left = False
         """This node has left an elastic job, which goes on."""
         self._look()
@@ -133,13 +136,15 @@ class Member(Side):
 
     def _tell(self, word: Word) -> None:
         match word:
+            case Failing() if self._part is None:
+                self._send(Leaving(word.said))
             case Paused():
                 self._heard_at = time.monotonic() if self._heard_at is not None else None
                 self._send(word)
             case Numbered() | EndedWell():
                 self._say(word)
             case Failing() if self._place.least is not None and not self._started:
-                self._tell(Leaving(word.attempt, word.said))
+                self._tell(Leaving(word.said))
             case Failing() | Leaving():
                 if not self._is_ending:
                     self._is_ending, self._has_left = True, isinstance(word, Leaving)
@@ -183,7 +188,9 @@ class Member(Side):
             case EndedWell(attempt) if attempt == self._attempt:
                 self._all_well = True
                 self._ears.end_ranks(attempt, AllRanksEnded(now()))
-            case messages.Agreed(attempt=attempt) if attempt == self._attempt:
+            case messages.Start(attempt) if self._part is None:
+                self._part, self._attempt, self._began = message, attempt, time.monotonic()
+            case messages.Agreed(attempt=attempt) if attempt == self._attempt or self._part is None:
                 self._agreed = message
                 if message.decision.retry:
                     self._begin_next()
@@ -265,18 +272,36 @@ class Member(Side):
         elif not self._started:  # an agent that waits to be taken in ends with the job, too
             self._wait(not_told, VERDICTS_S)
         if self._agreed is not None and self._agreed.attempt == attempt:
-            told = self._agreed
-            self._ears.emit(agreed(now(), told.verdict, told.host, told.folder))
-            return told.verdict, told.decision
+            return self._told(self._agreed)
         if self._has_left:
             return alone(verdict), Decision(False, "this node has left the job")
         if self._lost is None:
             refused = verdict.retry.reason if verdict.outcome == "refused" and verdict.retry is not None else None
             reason = refused or f"no verdict from {self._name_of_0}, and one node cannot retry alone"
             return alone(verdict), Decision(False, reason)
-        gone = NodeReport(self._rank_of_0, self._host_of_0, "", None, self._lost)
-        verdict = self._verdict_of_all(own, [gone])
+        verdict = self._verdict_of_all(own, [self._gone()])
         return verdict, Decision(False, f"{self._name_of_0} cannot take part in another attempt")
+
+    def await_part(self) -> messages.Start | tuple[Verdict, Decision]:
+        """Wait for node 0's word."""
+        ears, stops = self._ears, self._ears.stops()
+        while self._part is None and self._agreed is None and self._lost is None and ears.stops() == stops:
+            ears.serve(messages.BEAT_S)
+        if self._part is not None:
+            return self._part
+        verdict = judging.as_spare(ears.events)
+        if self._agreed is not None:
+            return self._told(self._agreed)
+        if self._lost is not None:
+            verdict = self._verdict_of_all(Report(0, verdict), [self._gone()])
+        return verdict, Decision(False, "this spare node never took part")
+
+    def _told(self, agreed_on: messages.Agreed) -> tuple[Verdict, Decision]:
+        self._ears.emit(agreed(now(), agreed_on.verdict, agreed_on.host, agreed_on.folder))
+        return agreed_on.verdict, agreed_on.decision
+
+    def _gone(self) -> NodeReport:
+        return NodeReport(self._rank_of_0, self._host_of_0, "", None, self._lost)
 
     def _begin_next(self) -> None:
         super()._begin_next()

@@ -113,9 +113,8 @@ class Failing:
 
 @frozen
 class Leaving:
-    """This node leaves an elastic job, which goes on without it if torch can; `said` as in `Failing`."""
+    """This node leaves, and the job goes on without it if torch can: it's elastic, or this one is a spare node."""
 
-    attempt: int
     said: str
 
 
@@ -134,6 +133,14 @@ class End:
     node_rank: int | None
     host: str
     said: str
+
+
+@frozen
+class Start:
+    """From node 0: take part from this attempt on. `decision`: what led to it; null if it is the first."""
+
+    attempt: int
+    decision: Decision | None
 
 
 @frozen
@@ -194,6 +201,7 @@ Message = (
     | Paused
     | Report
     | Agreed
+    | Start
     | Looked
     | Stalled
 )
@@ -216,7 +224,10 @@ def about(
     `may_leave`: the job is elastic. An agent that is killed or told to stop doesn't close its rendezvous (torch 2.13,
     launcher/api.py, `launch_agent`).
     """
-    fails = Leaving if may_leave else Failing
+
+    def leaves(said: str) -> Word:
+        return Leaving(said) if may_leave else Failing(attempt, said)
+
     match event:
         case SignalSent(target=Target.JOB, signum=Signals.SIGSTOP | Signals.SIGCONT as signum):
             return Paused(signum == Signals.SIGSTOP)
@@ -231,11 +242,12 @@ def about(
         case RankExited(rank=rank, code=code) if code != 0:
             return Failing(attempt, f"rank {rank} ended ({in_words(code)})")
         case AgentExited(code=code) if code != 0 and agent_needed:
-            return (fails if code < 0 else Failing)(attempt, f"torch's agent ended ({in_words(code)})")
+            said = f"torch's agent ended ({in_words(code)})"
+            return leaves(said) if code < 0 else Failing(attempt, said)
         case HangTimedOut(after_s=after_s):
             return Failing(attempt, f"no progress for {after_s:.0f} s (--hang-timeout)")
         case SignalReceived(signum=signum) if signum in STOP_SIGNALS:
-            return fails(attempt, f"stopped by {in_words(-signum)}")
+            return leaves(f"stopped by {in_words(-signum)}")
         case _:
             return None
 
@@ -282,8 +294,9 @@ def decode(given: Mapping[str, Any]) -> Message | None:
                 raise ValueError("not as many times as ranks")
         case Agreed(verdict=verdict, decision=decision):
             _check(verdict)
-            if decision.port is not None and not 0 < decision.port <= 65535:
-                raise ValueError(f"port {decision.port}")
+            _check_port(decision)
+        case Start(decision=Decision() as decision):
+            _check_port(decision)
         case _:
             pass
     return message
@@ -293,6 +306,11 @@ def _check_stamps(*stamps: int | None) -> None:
     """The difference of two stamps must fit into a message, too."""
     if any(stamp is not None and abs(stamp) > _LATEST for stamp in stamps):
         raise ValueError("no time")
+
+
+def _check_port(decision: Decision) -> None:
+    if decision.port is not None and not 0 < decision.port <= 65535:
+        raise ValueError(f"port {decision.port}")
 
 
 def _check(verdict: Verdict) -> None:

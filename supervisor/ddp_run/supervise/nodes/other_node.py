@@ -28,6 +28,8 @@ class OtherNode:
     link: Link
     node_rank: int | None = field(init=False)
     """Its number, if it has one yet."""
+    is_spare: bool = False
+    """It waits, and has no ranks."""
     closed_at: float | None = None
     """On time.monotonic(): since when its connection is closed."""
     paused: bool = False
@@ -51,13 +53,19 @@ class OtherNode:
 
     @property
     def name(self) -> str:
-        """`node 1 (gpu-07)`; `gpu-07` if it has no number yet."""
-        return node_name(self.node_rank, self.join.host)
+        """`node 1 (gpu-07)`; `gpu-07` if it has no number yet; `spare node gpu-07`."""
+        name = node_name(self.node_rank, self.join.host)
+        return f"spare node {name}" if self.is_spare else name
 
     @property
     def is_through(self) -> bool:
         """It has reported on the attempt, or is lost."""
         return self.report is not None or self.lost is not None
+
+    @property
+    def why_silent(self) -> str:
+        """Why it hasn't reported on the attempt, to follow its name."""
+        return self.lost or "gave no verdict in time"
 
     def begin_next(self) -> None:
         """Another attempt begins. A node that had reported was not pinged since."""
@@ -82,7 +90,7 @@ class OtherNode:
             host=self.join.host,
             folder=self.join.folder,
             verdict=report.verdict if report is not None else None,
-            lost=self.lost or "gave no verdict in time" if report is None else None,
+            lost=self.why_silent if report is None else None,
             offset_ns=self._offset_ns,
             error_ns=min(self._error_ns, _MOST_ERROR_NS),
             ends=report.ends if report is not None else Ends(),

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from itertools import count
 from typing import final
 
+from ddp_run.judge.bad_hosts import failure_of
 from ddp_run.judge.of_nodes import NodeReport
+from ddp_run.judge.retry import Decision
+from ddp_run.judge.verdict import Retry, Verdict
+from ddp_run.record.events import NodesReplaced
+from ddp_run.record.journal import now
 from ddp_run.supervise.nodes.agreement import Ears, Place
 from ddp_run.supervise.nodes.messages import Join
 from ddp_run.supervise.nodes.other_node import OtherNode
@@ -26,6 +32,7 @@ class Roster:
 
     def __init__(self, place: Place, ears: Ears, nodes: dict[int, OtherNode]) -> None:
         self._place, self._loop, self._helpers, self._nodes = place, ears.loop, ears.helpers, nodes
+        self._emit = ears.emit
         self.round_size = 0 if place.least is not None else place.nodes
         """How many nodes run ranks, node 0 among them. 0: in an elastic job torch says so when they start."""
         self._command = place.host_names
@@ -49,12 +56,17 @@ class Roster:
     @property
     def absent(self) -> list[int]:
         """The keys of the nodes that the job needs and that have not joined."""
-        free = self._free
-        return free if self._place.least is None else free[: max(0, self._place.least - 1 - len(self._nodes))]
+        needed = self._place.nodes if self._place.least is None else self._place.least
+        return self._free[: max(0, needed - 1 - len(self._nodes) + len(self.spares))]
+
+    @property
+    def spares(self) -> list[OtherNode]:
+        """Those that wait to take another's place."""
+        return [node for _key, node in sorted(self._nodes.items()) if node.is_spare]
 
     @property
     def _free(self) -> list[int]:
-        return [key for key in range(1, self._place.nodes) if key not in self._nodes]
+        return [key for key in range(1, self._place.nodes + self._place.spares) if key not in self._nodes]
 
     @property
     def missing(self) -> str:
@@ -73,25 +85,30 @@ class Roster:
 
         In an elastic job, others may wait until torch takes them in.
         """
-        nodes = [node for _key, node in sorted(self._nodes.items())]
-        is_known = self._place.least is not None and self.round_size
-        return [node for node in nodes if node.node_rank is not None] if is_known else nodes
+        is_known = self._place.least is not None and self.round_size > 0
+        nodes = (node for node in self._nodes.values() if not node.is_spare)
+        return [node for node in nodes if node.node_rank is not None or not is_known]
 
     @property
     def is_complete(self) -> bool:
         """Whether all nodes that run ranks have joined."""
         return len(self.counted) >= self.round_size - 1
 
-    def forget_gone(self, *, is_in: bool) -> None:
+    def settle(self, *, is_in: bool) -> list[OtherNode]:
         """A node that is gone leaves its place if it had no number yet, or once an elastic job runs without it.
 
-        How the job ends has nothing to do with it then. `is_in`: node 0 runs ranks.
+        How the job ends has nothing to do with it then. `is_in`: node 0 runs ranks. Returns the spare nodes that take
+        part from now on, so that the job has all that it needs.
         """
         here = [node for node in self._nodes.values() if node.node_rank is not None and node.lost is None]
         without = self._place.least is not None and 0 < self.round_size <= len(here) + is_in
         for node in [node for node in self._nodes.values() if node.lost is not None and not node.link.is_open]:
             if without or node.node_rank is None:
                 del self._nodes[node.key]
+        taken = self.spares[: max(0, self._place.nodes - 1 - len(self.counted))]
+        for node in taken:
+            node.is_spare = False
+        return taken
 
     def key_of(self, join: Join) -> int | None:
         """The key of the node that says this, 0 for node 0; None if the job has no place for it.
@@ -121,10 +138,48 @@ class Roster:
 
         `never_joined`: the message about those that have not joined, if that ended the job.
         """
-        reports = [node.told(first=node is first) for node in self.counted]
+        reports = [node.told(first=node is first) for node in sorted(self.counted, key=lambda node: node.key)]
         if never_joined is not None:
             reports += [NodeReport(*node, "", None, never_joined) for node in self.never_seen()]
         return reports
+
+    def _at_fault(self, verdict: Verdict) -> list[OtherNode]:
+        """The nodes whose host the verdict speaks against."""
+        failure = failure_of(verdict, "", 0.0)
+        return [node for node in self.counted if failure is not None and node.join.host == failure.host]
+
+    def with_spares(self, verdict: Verdict) -> Verdict:
+        """The verdict, with a retry that helps if a spare node can take the place of the host at fault."""
+        if not self.spares or not self._at_fault(verdict):
+            return verdict
+        return replace(verdict, retry=Retry(helps=True, reason="another host may not have this failure"))
+
+    def possible(self, decision: Decision, verdict: Verdict, attempt: int) -> tuple[Decision, list[OtherNode]]:
+        """What the nodes can do of a decision about their next `attempt`: all make it, or none does.
+
+        Spare nodes take the places of lost ones, and of those whose host is at fault. Returns who is left out for them.
+        """
+        if not decision.retry:
+            return decision, []
+        nodes, spares = self.counted, self.spares
+        gone = [node for node in nodes if node.report is None]
+        if len(gone) > len(spares):
+            node = gone[len(spares)]
+            why = f"{node.name} cannot take part in another attempt: it {node.why_silent}"
+            return Decision(False, why + (", and no spare node is left" if self._place.spares else "")), []
+        if absent := self.absent:
+            why = f"{self.named(absent)} did not join: the nodes cannot agree on another attempt"
+            return Decision(False, why), []
+        left_out = [*gone, *(node for node in self._at_fault(verdict) if node not in gone)][: len(spares)]
+        if not left_out:
+            return decision, []
+        named = tuple(
+            f"{node.name}, which {node.why_silent}" if node in gone else f"{node.name}: {verdict.title}"
+            for node in left_out
+        )
+        replaced = NodesReplaced(now(), attempt, named, tuple(node.join.host for node in spares[: len(left_out)]))
+        self._emit(replaced)
+        return replace(decision, reason=f"{decision.reason}; {replaced.said}"), left_out
 
     def named(self, keys: Collection[int]) -> str:
         """`node 2 (gpu07)`, `nodes 1,4-5 (gpu06, gpu09, gpu10)`; `node 2` if hosts are not known.
@@ -157,7 +212,7 @@ class Roster:
         said, over = self._process.read()
         if over:
             names = said.decode(errors="replace").split()
-            self._names = names if len(names) == self._place.nodes else []
+            self._names = names if len(names) == self._place.nodes + self._place.spares else []
             self.close()
 
 
