@@ -24,6 +24,9 @@ FULL = Verdict(
 )
 
 
+WELL = Verdict("succeeded", 0)
+
+
 def by_cause(verdict: Verdict) -> Decision:
     assert verdict.retry is not None
     return Decision(verdict.retry.helps, verdict.retry.reason, port=4711)
@@ -89,10 +92,15 @@ def test_a_host_at_fault_is_left_out_though_a_retry_there_would_not_help(loop: L
     verdict, decision = hub.side.agree(Verdict("failed", 75, title="stopped with the job"), 0, by_cause)
     assert (verdict.cause, verdict.retry) == (FULL.cause, FULL.retry)
     assert decision.reason == "another host may not have this failure; c in place of node 1 (b): the disk is full"
-    serve(loop, lambda: two.member._part is not None and one.member._agreed is not None)
-    told = one.member._agreed
-    assert told is not None
-    assert (told.decision.retry, told.verdict.cause) == (False, "disk-full")
+    serve(loop, lambda: two.member._part is not None and one.side.is_left_out)
+    assert hosts(job) == (["c"], ["d"])
+    two.member._send(Report(1, WELL))
+    hub.side.agree(WELL, 1, lambda _verdict: Decision(False, "the job succeeded"))
+    serve(loop, lambda: not one.side.is_left_out)
+    told = one.side.await_part()
+    assert isinstance(told, tuple)
+    assert (told[0].outcome, told[1]) == ("succeeded", Decision(False, "the job succeeded"))
+    assert told[0].notes == ("from attempt 2 on: c in place of node 1 (b): the disk is full",)
 
 
 def test_without_a_spare_node_a_full_disk_is_not_retried(loop: Loop, job: list[Run]) -> None:

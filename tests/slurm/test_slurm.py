@@ -45,12 +45,38 @@ def test_a_failure_on_node_1_has_the_same_code_on_all_nodes_and_of_srun(job: Sub
     assert set(re.findall(r"Exited with exit code (\d+)", srun.err)) == {"7"}
 
 
-def test_who_is_missing_is_named_by_its_host(job: Submitted) -> None:
-    late = 'while [ $SLURM_NODEID = 2 ] && [ ! -e go ]; do sleep 0.1; done; exec ddp-run "$0"'
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("", "waiting for node 2 (node2) of 3"),
+        ("--nnodes=3 --rdzv-backend=c10d --rdzv-endpoint=node0:29400", "waiting for 1 more node (node2) of 3"),
+    ],
+    ids=["static", "c10d"],
+)
+def test_who_is_missing_is_named_by_its_host(job: Submitted, options: str, said: str) -> None:
+    late = f'while [ $SLURM_NODEID = 2 ] && [ ! -e go ]; do sleep 0.1; done; exec ddp-run {options} "$0"'
     srun = job.srun("--nodes=3", *ONE_TASK, "bash", "-c", late, job.script(PLACE))
-    wait_until(lambda: "waiting for node 2 (node2) of 3" in srun.err, lambda: f"who is missing: {srun.err}")
+    wait_until(lambda: said in srun.err, lambda: f"who is missing: {srun.err}")
     (job.cwd / "go").touch()
     assert srun.wait(limit(120)) == 0, job.output()
+
+
+def test_a_step_may_have_a_spare_node(job: Submitted) -> None:
+    """The first time, the disk of the rank that isn't on node 0 is full: the step ends well all the same."""
+    fails = (
+        "import errno, os, socket\n"
+        "if os.environ['GROUP_RANK'] == '1' and not os.path.exists('failed'):\n"
+        "    open('failed', 'w').write(socket.gethostname())\n"
+        "    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), '/data/checkpoint.pt')\n"
+    )
+    meet = ("--rdzv-backend=c10d", "--rdzv-endpoint=node0:29400")
+    words = ("ddp-run", "--nnodes=2", "--spare-nodes=1", "--max-retries=1", *meet, job.script(f"{fails}{PLACE}"))
+    srun = job.srun("--nodes=3", *ONE_TASK, *words)
+    assert srun.wait(limit(180)) == 0, job.output()
+    left_out = (job.cwd / "failed").read_text()
+    assert [run.verdict["outcome"] for run in job.runs()] == ["succeeded"] * 3
+    notes = {note for run in job.runs() for note in run.verdict["notes"]}
+    assert [note for note in notes if f"({left_out})" in note], notes
 
 
 def test_two_jobs_on_the_same_nodes_do_not_collide(job: Submitted) -> None:

@@ -104,12 +104,12 @@ def final(verdict: Verdict, events: Sequence[Event]) -> Verdict:
 
 
 def as_spare(events: Sequence[Event]) -> Verdict:
-    """Return the own verdict of a node that waited and never took part (--spare-nodes)."""
+    """Return the own verdict of a node that waits (--spare-nodes); `events`: since it does."""
     signals = (event.signum for event in events if isinstance(event, SignalReceived))
     signum = next((signum for signum in signals if signum in STOP_SIGNALS), None)
     if signum is None:
-        return Verdict("failed", LOST, title="this spare node never took part")
-    return Verdict("interrupted", 128 + signum, title=f"stopped by {in_words(-signum)} while it waited as a spare node")
+        return Verdict("failed", LOST, title="this node waited to take part, and never did")
+    return Verdict("interrupted", 128 + signum, title=f"stopped by {in_words(-signum)} while it waited")
 
 
 def _stopped(verdict: Verdict, signum: int, before: str) -> Verdict:

@@ -10,8 +10,14 @@ from ddp_run.judge import judging, of_nodes
 from ddp_run.judge.of_nodes import Ends, NodeReport
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record import file_names, journal
-from ddp_run.record.attempt_events import after_retry_was_decided, attempts_made, ended_before_retry, of_attempt
-from ddp_run.record.events import Event, RunStarted, WaitsAsSpare
+from ddp_run.record.attempt_events import (
+    after_retry_was_decided,
+    attempts_made,
+    ended_before_retry,
+    of_attempt,
+    since_waiting,
+)
+from ddp_run.record.events import Event, RunStarted
 
 
 def replay(folder: Path) -> tuple[Verdict, tuple[Event, ...]]:
@@ -20,8 +26,9 @@ def replay(folder: Path) -> tuple[Verdict, tuple[Event, ...]]:
     events = recorded.events
     made = attempts_made(events)
     started = next((event for event in events if isinstance(event, RunStarted)), None)
-    if not made and started is not None and any(isinstance(event, WaitsAsSpare) for event in events):
-        verdict = _agreed(folder, started, judging.as_spare(events), Ends(), events)
+    waited = since_waiting(events)
+    if waited and started is not None:
+        verdict = _agreed(folder, started, judging.as_spare(waited), Ends(), waited)
         return replace(verdict, notes=(*verdict.notes, *recorded.notes)), events
     if not made:
         raise ValueError(f"{folder / 'events.jsonl'} records no attempt")

@@ -17,6 +17,7 @@ from ddp_run.record.events import (
     RankStarted,
     RunStarted,
     SignalReceived,
+    WaitsAsSpare,
 )
 from ddp_run.values.signals import STOP_SIGNALS
 
@@ -102,6 +103,12 @@ def ended_before_retry(events: Sequence[Event]) -> SignalReceived | PeerFailed |
 def after_retry_was_decided(events: Sequence[Event]) -> tuple[Event, ...]:
     """The events after the last decision to retry."""
     return tuple(events[_last(events, _decides_retry) + 1 :])
+
+
+def since_waiting(events: Sequence[Event]) -> tuple[Event, ...]:
+    """The events since this node waits for a part in the job (--spare-nodes); empty if it doesn't, or has one."""
+    begun = _last(events, lambda event: isinstance(event, AttemptStarted | WaitsAsSpare))
+    return tuple(events[begun:]) if begun >= 0 and isinstance(events[begun], WaitsAsSpare) else ()
 
 
 def _decides_retry(event: Event) -> bool:

@@ -125,7 +125,6 @@ class _Job:
         from ddp_run.supervise import run_end
 
         if may_wait and (end := self._await_part()) is not None:
-            self._record_end(0, end)
             return run_end.end(self._run, end, 0)
 
         attempts = Retrying(
@@ -135,6 +134,9 @@ class _Job:
             before_sleep=self._announce_retry,
         )
         outcome: Outcome = attempts(self._attempt)
+        if self._run.nodes is not None and self._run.nodes.is_left_out:
+            self._run.output.say(outcome.decision.reason, level="warning")
+            outcome = self._await_part() or outcome
         if self._ended_by is not None:
             self._run.emit(self._ended_by)
         return run_end.end(self._run, outcome, self._retries.started)
@@ -277,14 +279,16 @@ class _Job:
             self._run.nodes = join(self._run, self._hear_of_end)
 
     def _await_part(self) -> Outcome | None:
-        """Wait as a spare node until this one takes part. How the job ended, if it never does."""
+        """Wait until this node takes part. How the job ended, if it never does, or not again."""
         run = self._run
         if run.nodes is None:
             return None
         run.emit(WaitsAsSpare(now()))
         part = run.nodes.await_part()
         if isinstance(part, tuple):
-            return Outcome(*part)
+            outcome = Outcome(*part)
+            self._record_end(self._retries.started, outcome)
+            return outcome
         self._retries.begin_at(part.attempt, part.decision)
         return None
 

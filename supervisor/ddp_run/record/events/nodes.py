@@ -44,7 +44,7 @@ class NodesCompared(Event):
 
 @frozen
 class WaitsAsSpare(Event):
-    """This node waits: it takes part when a retry needs another node (--spare-nodes)."""
+    """This node waits (--spare-nodes): for a retry that needs it, or, after it was left out, for the job's end."""
 
 
 @frozen

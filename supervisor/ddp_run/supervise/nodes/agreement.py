@@ -239,9 +239,14 @@ class Side(ABC):
 
     # ------------------------------------------------------------------------------------ how all agree
 
+    @property
+    def is_left_out(self) -> bool:
+        """A spare node has taken the place of this one."""
+        return self._agreed is not None and self._agreed.left_out
+
     @abstractmethod
     def await_part(self) -> Start | tuple[Verdict, Decision]:
-        """With spare nodes: wait until this node takes part. How the job ended, if it never does."""
+        """With spare nodes: wait until this node takes part. How the job ended, if it never does, or not again."""
 
     def agree(self, verdict: Verdict, attempt: int, decide: Decide) -> tuple[Verdict, Decision]:
         """The job's verdict on an attempt, from this node's own, and what follows.

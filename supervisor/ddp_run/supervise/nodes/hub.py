@@ -27,7 +27,7 @@ from ddp_run.supervise.nodes.roster import Roster
 from ddp_run.tell.verdict_file import keep_report
 
 _LAST_WORD_S = 2.0
-_LEFT_OUT = Decision(False, "the job goes on with a spare node in place of this one")
+_LEFT_OUT = Decision(False, "the job goes on with a spare node in place of this one, which waits for its end")
 _ALIVE_S = 2.5 * messages.BEAT_S
 """A node that has answered within this time is there."""
 _MOST_FOLLOWERS = 64
@@ -316,15 +316,14 @@ class Hub(Side):
         # this node keeps the whole list of a thousand ranks that followed; sent a thousand times, it is 100 MB
         short = replace(verdict, collateral=verdict.collateral[:_MOST_FOLLOWERS])
         self._agreed = messages.Agreed(own.attempt, short, decision, place.host, place.folder)
+        out = replace(self._agreed, decision=_LEFT_OUT, left_out=True)
         for node in self._nodes.values():
-            if not node.is_spare or not decision.retry:
-                node.tell(replace(self._agreed, decision=_LEFT_OUT) if node in left_out else self._agreed)
+            if node in left_out or not node.is_spare or not decision.retry:
+                node.tell(out if node in left_out else self._agreed)
         for node in self._nodes.values():
             if node.report is not None:
                 keep_report(Path(place.folder), node.told(), node.report.last_lines)
         if decision.retry:
-            for node in left_out:
-                del self._nodes[node.key]
             self._start = messages.Start(self._attempt + 1, decision)
             self._begin_next()
         else:

@@ -15,6 +15,7 @@ from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.observe.picture import Picture
 from ddp_run.plan import net
+from ddp_run.record.attempt_events import since_waiting
 from ddp_run.record.events import AllRanksEnded, Noted, PeerFailed
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes import messages
@@ -192,7 +193,10 @@ class Member(Side):
                 self._part, self._attempt, self._began = message, attempt, time.monotonic()
             case messages.Agreed(attempt=attempt) if attempt == self._attempt or self._part is None:
                 self._agreed = message
-                if message.decision.retry:
+                if message.left_out:
+                    self._part = None
+                    self._said.clear()
+                elif message.decision.retry:
                     self._begin_next()
                 else:
                     link.close()
@@ -285,12 +289,12 @@ class Member(Side):
     def await_part(self) -> messages.Start | tuple[Verdict, Decision]:
         """Wait for node 0's word."""
         ears, stops = self._ears, self._ears.stops()
-        while self._part is None and self._agreed is None and self._lost is None and ears.stops() == stops:
+        while self._part is None and not self._is_over and self._lost is None and ears.stops() == stops:
             ears.serve(messages.BEAT_S)
         if self._part is not None:
             return self._part
-        verdict = judging.as_spare(ears.events)
-        if self._agreed is not None:
+        verdict = judging.as_spare(since_waiting(ears.events))
+        if self._is_over and self._agreed is not None:
             return self._told(self._agreed)
         if self._lost is not None:
             verdict = self._verdict_of_all(Report(0, verdict), [self._gone()])
@@ -311,7 +315,7 @@ class Member(Side):
     @property
     def _is_over(self) -> bool:
         """Node 0 has said how the job ends."""
-        return self._agreed is not None and not self._agreed.decision.retry
+        return self._agreed is not None and not self._agreed.decision.retry and not self._agreed.left_out
 
     def where(self) -> tuple[str, str] | None:
         """Where node 0 keeps the whole verdict."""

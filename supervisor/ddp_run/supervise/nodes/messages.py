@@ -185,6 +185,8 @@ class Agreed:
     decision: Decision
     host: str
     folder: str
+    left_out: bool = False
+    """A spare node takes the place of this one, which then waits for the job's end."""
 
 
 Message = (

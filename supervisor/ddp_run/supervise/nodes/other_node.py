@@ -30,6 +30,8 @@ class OtherNode:
     """Its number, if it has one yet."""
     is_spare: bool = False
     """It waits, and has no ranks."""
+    is_left_out: bool = False
+    """It is at fault, so it waits only for the job's end."""
     closed_at: float | None = None
     """On time.monotonic(): since when its connection is closed."""
     paused: bool = False

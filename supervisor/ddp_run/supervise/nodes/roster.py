@@ -57,12 +57,13 @@ class Roster:
     def absent(self) -> list[int]:
         """The keys of the nodes that the job needs and that have not joined."""
         needed = self._place.nodes if self._place.least is None else self._place.least
-        return self._free[: max(0, needed - 1 - len(self._nodes) + len(self.spares))]
+        here = sum(not node.is_spare for node in self._nodes.values())
+        return self._free[: max(0, needed - 1 - here)]
 
     @property
     def spares(self) -> list[OtherNode]:
         """Those that wait to take another's place."""
-        return [node for _key, node in sorted(self._nodes.items()) if node.is_spare]
+        return [node for _key, node in sorted(self._nodes.items()) if node.is_spare and not node.is_left_out]
 
     @property
     def _free(self) -> list[int]:
@@ -157,7 +158,8 @@ class Roster:
     def possible(self, decision: Decision, verdict: Verdict, attempt: int) -> tuple[Decision, list[OtherNode]]:
         """What the nodes can do of a decision about their next `attempt`: all make it, or none does.
 
-        Spare nodes take the places of lost ones, and of those whose host is at fault. Returns who is left out for them.
+        Spare nodes take the places of lost ones, and of those whose host is at fault. Returns who is left out for them;
+        those that still are there wait for the job's end.
         """
         if not decision.retry:
             return decision, []
@@ -179,6 +181,10 @@ class Roster:
         )
         replaced = NodesReplaced(now(), attempt, named, tuple(node.join.host for node in spares[: len(left_out)]))
         self._emit(replaced)
+        for node in left_out:
+            node.is_spare = node.is_left_out = True
+            if node in gone:
+                del self._nodes[node.key]
         return replace(decision, reason=f"{decision.reason}; {replaced.said}"), left_out
 
     def named(self, keys: Collection[int]) -> str:
