@@ -99,7 +99,7 @@ def test_a_lost_node_is_replaced(started: Callable[..., Started], how: str) -> N
 def test_a_node_whose_disk_is_full_is_replaced(started: Callable[..., Started]) -> None:
     it = started("node1")
     it.tell("disk")
-    wait_until(lambda: it.job[1].events("WaitsAsSpare"), it.job[1].console)
+    it.job[1].wait_for("AttemptEnded")
     it.untell()
     for outcome in (*it.end_second_attempt(0, 2), it.job.wait_for(1)):
         assert (outcome.code, outcome.verdict["outcome"]) == (0, "succeeded"), outcome.stderr

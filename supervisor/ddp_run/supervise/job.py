@@ -25,7 +25,6 @@ from ddp_run.record.events import (
     Noted,
     PeerFailed,
     RunStarted,
-    WaitsAsSpare,
 )
 from ddp_run.record.journal import Journal, now
 from ddp_run.record.own_process import this_process
@@ -283,7 +282,6 @@ class _Job:
         run = self._run
         if run.nodes is None:
             return None
-        run.emit(WaitsAsSpare(now()))
         part = run.nodes.await_part()
         if isinstance(part, tuple):
             outcome = Outcome(*part)

@@ -16,7 +16,7 @@ from ddp_run.judge.verdict import Verdict
 from ddp_run.observe.picture import Picture
 from ddp_run.plan import net
 from ddp_run.record.attempt_events import since_waiting
-from ddp_run.record.events import AllRanksEnded, Noted, PeerFailed
+from ddp_run.record.events import AllRanksEnded, Noted, PeerFailed, WaitsAsSpare
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes import messages
 from ddp_run.supervise.nodes.agreement import (
@@ -289,6 +289,8 @@ class Member(Side):
     def await_part(self) -> messages.Start | tuple[Verdict, Decision]:
         """Wait for node 0's word."""
         ears, stops = self._ears, self._ears.stops()
+        if self._part is None:
+            ears.emit(WaitsAsSpare(now()))
         while self._part is None and not self._is_over and self._lost is None and ears.stops() == stops:
             ears.serve(messages.BEAT_S)
         if self._part is not None:
