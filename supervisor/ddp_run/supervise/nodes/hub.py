@@ -130,20 +130,13 @@ class Hub(Side):
         if not self._started and not self._is_ending and self._roster.absent:
             clash = NodeRankTaken(now(), node_rank, taken_by, host)
             self._ears.emit(clash)
-            self._refuse(clash.said)
+            self._end_all(self._node_rank, self._place.host, clash.said)
 
     def _compare_when_known(self) -> None:
         if self._is_ending or self._comparison.is_over or not (self._roster.round_size and self._roster.is_complete):
             return
-        said = self._comparison.make_when_known()
-        if said is not None:
-            self._refuse(said)
-
-    def _refuse(self, said: str) -> None:
-        """The job can't run like this: end it, this node's ranks too."""
-        host = self._place.host
-        self._end_all(self._node_rank, host, said, here=True)
-        self._ears.end_ranks(self._attempt, PeerFailed(now(), self._node_rank, host, said))
+        if (said := self._comparison.make_when_known()) is not None:
+            self._end_all(self._node_rank, self._place.host, said)
 
     def _find_out(self) -> None:
         self._roster.ask()
@@ -316,10 +309,11 @@ class Hub(Side):
         # this node keeps the whole list of a thousand ranks that followed; sent a thousand times, it is 100 MB
         short = replace(verdict, collateral=verdict.collateral[:_MOST_FOLLOWERS])
         self._agreed = messages.Agreed(own.attempt, short, decision, place.host, place.folder)
-        out = replace(self._agreed, decision=_LEFT_OUT, left_out=True)
         for node in self._nodes.values():
-            if node in left_out or not node.is_spare or not decision.retry:
-                node.tell(out if node in left_out else self._agreed)
+            if not node.is_spare or not decision.retry:
+                node.tell(self._agreed)
+        for node in left_out:
+            node.tell(replace(self._agreed, decision=_LEFT_OUT, left_out=True))
         for node in self._nodes.values():
             if node.report is not None:
                 keep_report(Path(place.folder), node.told(), node.report.last_lines)
@@ -340,7 +334,7 @@ class Hub(Side):
     def _begin_next(self) -> None:
         super()._begin_next()
         self._first, self._ended_well, self._agent_was_let_go = None, False, False
-        self._pictures = Pictures(self._ears, self._tell_stall)
+        self._pictures.forget()
         for node in self._nodes.values():
             node.begin_next()
         self._settle_places()

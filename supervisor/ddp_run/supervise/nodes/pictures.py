@@ -33,6 +33,11 @@ class Pictures:
         else:
             self._taken[key] = picture, time.monotonic()
 
+    def forget(self) -> None:
+        """Another attempt begins."""
+        self._taken.clear()
+        self._stall, self._is_new = None, False
+
     def look(self, nodes: int) -> None:
         """Once a second: see what they show, if all `nodes` of the job have given one."""
         if not self._is_new:

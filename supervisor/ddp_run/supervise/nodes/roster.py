@@ -183,7 +183,7 @@ class Roster:
         self._emit(replaced)
         for node in left_out:
             node.is_spare = node.is_left_out = True
-            if node in gone:
+            if node.lost is not None:
                 del self._nodes[node.key]
         return replace(decision, reason=f"{decision.reason}; {replaced.said}"), left_out
 
