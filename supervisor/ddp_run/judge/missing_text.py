@@ -7,7 +7,7 @@ next to a word for something on a disk.
 from __future__ import annotations
 
 from ddp_run.evidence.model import Death
-from ddp_run.judge.signs import Hit, Sign, in_exception
+from ddp_run.judge.signs import Hit, Sign, in_exception, like
 
 _RAISED = frozenset(
     {
@@ -68,8 +68,7 @@ _SAID = (
 )
 SIGNS = (
     *(Sign("", said, _RAISED) for said in _SAID),
-    Sign(  # the words of C and C++ libraries in custom exception classes
-        _ENOENT,
+    like(  # the words of C and C++ libraries in custom exception classes
         rf"{_OF_CLASS}(?:[^\n]{{0,400}}?(?<![^\s'\"`(]){_PLACE}['\"`]?[^\n/]{{0,40}}|[^\n]{{0,1000}}){_ENOENT}",
     ),
 )

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 from ddp_run.evidence.model import LogText, Quote
-from ddp_run.judge.signs import Sign, every, like
+from ddp_run.judge.signs import Sign, every, like, meaning
 
 _NAMED = (
     like(r"\bKilled process (?P<pid>\d{1,9}),? \((?P<program>[^)]{0,64})\)"),
@@ -37,7 +37,7 @@ _SCHEDULERS = (
     like(r"Job has gone over (?:cgroup )?memory limit of "),  # HTCondor
 )
 """A scheduler says that it kills a job for its memory use."""
-_TOLD = (
+_TOLD = meaning(
     *_SCHEDULERS,
     like(r"\w invoked oom-killer: "),
     # not Ray's guess, which is the same for every worker that ends
@@ -47,15 +47,10 @@ _TOLD = (
         "due to memory pressure",
         r"Killed \S+ due to memory pressure|(?<!\d)[1-9]\d* Workers [^\n]{0,40}killed due to memory pressure",
     ),
-    *map(
-        Sign,
-        (
-            *("SystemOOM", "System OOM encountered", "container init was OOM-killed"),
-            # SageMaker, Colab and other platforms
-            *("failed due to insufficient memory", "Replicas low on memory: "),
-            *("crashed after using all available RAM", "tried to allocate more memory than is available"),
-        ),
-    ),
+    *("SystemOOM", "System OOM encountered", "container init was OOM-killed"),
+    # SageMaker, Colab and other platforms
+    *("failed due to insufficient memory", "Replicas low on memory: "),
+    *("crashed after using all available RAM", "tried to allocate more memory than is available"),
     like(r"Memory cgroup out of memory: killed \d{1,9} tasks?"),  # Flux
     like(r"exceeded \d{1,3}% memory budget\. (?:Restarting|Terminat|Killing)"),  # Dask
     like(r"replica \S{1,80}(?: \d{1,6})? ran out-of-memory and exited"),  # Vertex AI

@@ -174,19 +174,14 @@ REFUSED: tuple[Sign, ...] = (
     like(r"Access denied for user '[^'\n]{1,100}'@"),  # MySQL
     Sign("Could not find kaggle.json"),
     like(r"S3 operation failed; code: (?P<what>AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch)"),  # MinIO
-    Sign("API_KEY environment variable", r"api_key client option must be set[^\n]{0,160}"),  # openai
+    like(r"api_key client option must be set[^\n]{0,160}"),  # openai
 )
 MISSING: tuple[Sign, ...] = (
     *_of_classes("missing"),
     _of_amazon(r"NoSuchKey|NoSuchBucket|404"),
-    *map(
-        like,
-        (
-            r"S3 operation failed; code: (?P<what>NoSuchKey|NoSuchBucket)",
-            r"AWS Error (?P<what>NO_SUCH_KEY|NO_SUCH_BUCKET|RESOURCE_NOT_FOUND)",
-            r"^[\w.]{1,200}: NOT_FOUND: Error opening [^\n]{0,200}",  # tensorstore
-        ),
-    ),
+    like(r"S3 operation failed; code: (?P<what>NoSuchKey|NoSuchBucket)"),
+    like(r"AWS Error (?P<what>NO_SUCH_KEY|NO_SUCH_BUCKET|RESOURCE_NOT_FOUND)"),
+    like(r"^[\w.]{1,200}: NOT_FOUND: Error opening [^\n]{0,200}"),  # tensorstore
     Sign("Revision Not Found for url"),
     Sign("is not a valid git identifier (branch name"),  # transformers
 )

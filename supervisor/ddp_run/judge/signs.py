@@ -65,10 +65,15 @@ class Sign:
 
 
 def like(
-    pattern: str, types: frozenset[str] | tuple[str, ...] = (), *, cause: str | None = None, likely: bool = False
+    pattern: str,
+    types: frozenset[str] | tuple[str, ...] = (),
+    cause: str | None = None,
+    advice: tuple[str, ...] | None = None,
+    likely: bool = False,
+    retry: Retry | None = None,
 ) -> Sign:
     """Return the sign for a regular expression; its words are the longest text that each match contains."""
-    return Sign(longest(pattern), pattern, types, cause, likely=likely)
+    return Sign(longest(pattern), pattern, types, cause, advice, likely, retry)
 
 
 _compiled = cache(re.compile)
@@ -76,13 +81,13 @@ _compiled = cache(re.compile)
 
 
 def meaning(
-    *signs: Sign,
+    *signs: Sign | str,
     cause: str | None = None,
     advice: tuple[str, ...] | None = None,
     likely: bool = False,
     retry: Retry | None = None,
 ) -> tuple[Sign, ...]:
-    """Return the signs with what they mean in common; what a sign says itself stays."""
+    """Return the signs with what they mean in common; what a sign says itself stays. A text alone is its words."""
     return tuple(
         replace(
             sign,
@@ -91,7 +96,7 @@ def meaning(
             likely=sign.likely or likely,
             retry=sign.retry or retry,
         )
-        for sign in signs
+        for sign in (Sign(each) if isinstance(each, str) else each for each in signs)
     )
 
 

@@ -24,7 +24,7 @@ NO_PROGRAM: tuple[Sign, ...] = (
         rf"(?:^|/|\s)env: {_QUOTE}?(?P<path>[^\n:]{{1,300}}?){_UNQUOTE}?: {_MISSING}"
         rf"|(?:^|\s)-?(?:ba|da|z|k|c)?sh: (?P<script>[^\s:]{{1,300}}): {_MISSING}\s*$",
     ),
-    Sign("bad interpreter", r"bad interpreter(?:\((?P<path>[^)\n]{1,300})\))?: No such file or directory"),
+    like(r"bad interpreter(?:\((?P<path>[^)\n]{1,300})\))?: No such file or directory"),
     Sign(
         "no such file or directory",
         rf"(?:^|\s)exec (?P<path>/\S{{1,300}}): {_MISSING}\s*$|exec user process caused: \"?{_MISSING}"
@@ -32,17 +32,12 @@ NO_PROGRAM: tuple[Sign, ...] = (
         rf"|^FATAL:\s{{1,9}}stat (?P<started>\S{{1,300}}): {_MISSING}",
     ),
     like(r"Failed to execute '(?P<path>[^'\n]{1,300})'[^\n]{0,40}errno=2:"),
-    Sign("executable file `", r"executable file `(?P<path>[^`\n]{1,300})` not found in \$PATH"),
+    like(r"executable file `(?P<path>[^`\n]{1,300})` not found in \$PATH"),
     like(r"Failed to spawn: `(?P<path>[^`\n]{1,300})`"),
-    *map(
-        like,
-        (
-            rf"Failed at step EXEC spawning (?P<path>\S{{1,300}}): {_MISSING}",  # systemd
-            rf"task \d{{1,9}} [^\n]{{0,200}}: start failed: (?P<path>[^\n]{{1,300}}): {_MISSING}",  # Flux
-            rf"execvp error on file (?P<path>\S{{1,300}}) \({_MISSING}\)",  # MPICH
-            r"(?P<path>text-generation-\w{1,20}) not found in PATH",  # TGI's launcher
-        ),
-    ),
+    like(rf"Failed at step EXEC spawning (?P<path>\S{{1,300}}): {_MISSING}"),  # systemd
+    like(rf"task \d{{1,9}} [^\n]{{0,200}}: start failed: (?P<path>[^\n]{{1,300}}): {_MISSING}"),  # Flux
+    like(rf"execvp error on file (?P<path>\S{{1,300}}) \({_MISSING}\)"),  # MPICH
+    like(r"(?P<path>text-generation-\w{1,20}) not found in PATH"),  # TGI's launcher
     # Open MPI's, below "mpirun was unable to find the specified executable file"
     like(r"^Executable: {1,10}(?P<path>\S{1,1000})$"),
     like(rf"{_NAME}: cannot execute: required file not found"),
@@ -53,21 +48,16 @@ NO_FILE: tuple[Sign, ...] = (
     like(r"(?:reading manifest \S{1,200} in|manifest for) (?P<path>\S{1,400}?):? [^\n]{0,80}manifest unknown"),
     like(r"Could not find conda environment: (?P<path>\S{1,1000})"),
     like(r"The following module\(s\) are unknown: \"(?P<path>[^\"\n]{1,300})\""),
-    *map(
-        like,
-        (
-            r"Not a conda environment: (?P<path>\S{1,1000})",
-            r"Cannot activate, prefix does not exist at: '(?P<path>[^'\n]{1,1000})'",  # mamba
-            r"Unable to locate a modulefile for '(?P<path>[^'\n]{1,300})'",
-            r"could not find a pyproject\.toml file in (?P<path>\S{1,1000})",  # Poetry
-            r"source path does not exist: (?P<path>[^\n]{1,1000}?)\.?\s*$",
-            r": mount src=(?P<path>[^\s,:]{1,1000})[^\n]{0,400}: not a directory",
-            r"failed to resolve reference \"(?P<path>[^\"\n]{1,400})\": [^\n]{1,400}: not found",
-            r"URL (?P<path>\S{1,400}) returned error code: 404",
-            r"hostPath type check failed: (?P<path>\S{1,1000}) is not a ",
-            r"TERM_CWD_NOTEXIST: [^\n]{1,200}",  # LSF
-        ),
-    ),
+    like(r"Not a conda environment: (?P<path>\S{1,1000})"),
+    like(r"Cannot activate, prefix does not exist at: '(?P<path>[^'\n]{1,1000})'"),  # mamba
+    like(r"Unable to locate a modulefile for '(?P<path>[^'\n]{1,300})'"),
+    like(r"could not find a pyproject\.toml file in (?P<path>\S{1,1000})"),  # Poetry
+    like(r"source path does not exist: (?P<path>[^\n]{1,1000}?)\.?\s*$"),
+    like(r": mount src=(?P<path>[^\s,:]{1,1000})[^\n]{0,400}: not a directory"),
+    like(r"failed to resolve reference \"(?P<path>[^\"\n]{1,400})\": [^\n]{1,400}: not found"),
+    like(r"URL (?P<path>\S{1,400}) returned error code: 404"),
+    like(r"hostPath type check failed: (?P<path>\S{1,1000}) is not a "),
+    like(r"TERM_CWD_NOTEXIST: [^\n]{1,200}"),  # LSF
     Sign("URLs matched no objects or files"),  # gcloud
     like(r"sbatch: error: Unable to open file (?P<path>[^\n]{1,1000})"),
     like(r"\[ERROR\] No such file or directory: (?P<path>\S{1,1000})"),
@@ -88,14 +78,11 @@ DENIED = Sign(
 )
 SYNTAX: tuple[Sign, ...] = (
     like(rf"{_SHELL}(?:line )?\d{{1,9}}: (?P<what>[Ss]yntax error:? [^\n]{{1,200}})"),
-    Sign(
-        "unexpected EOF while looking for matching",
-        rf"{_SHELL}(?:line )?\d{{1,9}}: (?P<what>unexpected EOF while looking for [^\n]{{1,80}})",
-    ),
+    like(rf"{_SHELL}(?:line )?\d{{1,9}}: (?P<what>unexpected EOF while looking for matching[^\n]{{0,80}})"),
     like(rf"{_SHELL}line \d{{1,9}}: (?P<what>(?:--?[a-z]|\$'\\r')[^\s:]{{0,100}}: command not found)"),
     like(rf"{_SHELL}(?:line )?\d{{1,9}}: (?P<what>\w{{1,100}}: unbound variable)"),
     like(rf"{_SHELL}\d{{1,9}}: (?P<what>\w{{1,100}}: parameter not set)"),
-    Sign("sbatch: error: ", r"sbatch: error: (?P<what>This does not look like a batch|Batch script contains DOS line)"),
+    like(r"sbatch: error: (?P<what>This does not look like a batch|Batch script contains DOS line)"),
     *(
         Sign(
             words,

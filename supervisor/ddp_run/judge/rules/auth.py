@@ -66,7 +66,7 @@ _SAID = meaning(
     Sign("It appears that you do not have permission to access the requested resource"),
     like(r"(?:returned error 401: |W&B API: |message\": ?\")user is not logged in"),
     *meaning(
-        Sign("Token is required (", r"Token is required \([^)]{0,200}\), but no token found"),
+        like(r"Token is required \([^)]{0,200}\), but no token found"),
         Sign("LocalTokenNotFoundError", types=("LocalTokenNotFoundError",)),
         Sign("api_key not configured (no-tty)"),
         Sign("No API key configured. Use `wandb login`"),

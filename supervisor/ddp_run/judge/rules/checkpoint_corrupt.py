@@ -43,9 +43,8 @@ SIGNS = meaning(
     Sign("pickle data was truncated"),
     Sign("unpickling stack underflow"),
     like(r"EOFError: Ran out of input", ("EOFError",), cause="{who} loaded a pickle that is empty or truncated{where}"),
-    Sign(
-        "The file might be corrupted",
-        r"unexpected EOF(?:, expected (?P<more>\d+) more bytes)?\. The file might",
+    like(
+        r"unexpected EOF(?:, expected (?P<more>\d+) more bytes)?\. The file might be corrupted",
         cause="{who} loaded a checkpoint that is truncated{ by at least {more} bytes}{where}",
     ),
     like(r"storage has wrong (?:byte )?size: expected"),
@@ -61,8 +60,8 @@ SIGNS = meaning(
         cause="{who} loaded a git-lfs pointer instead of the weights{where}",
         advice=_POINTERS,
     ),
-    Sign(
-        "Error while deserializing header: ",  # safetensors up to 0.5, and later
+    like(
+        # safetensors up to 0.5, and later
         r"Error while deserializing header: (?=[^\n]{0,100}(?:HeaderTooLarge|header too large))[^\n]{0,120}",
         advice=_POINTERS,
     ),
@@ -89,7 +88,7 @@ SIGNS = meaning(
         Sign("file signature not found", types=("OSError",)),
         Sign("integrity check failed", types=("FileIntegrityError",)),
         Sign("Parquet magic bytes not found in footer"),
-        *map(Sign, ("The file must end with PAR1", "database disk image is malformed", "MDB_CORRUPTED")),
+        *("The file must end with PAR1", "database disk image is malformed", "MDB_CORRUPTED"),
         Sign("moov atom not found"),  # FFmpeg
         Sign("Compressed file ended before the end-of-stream marker"),
         like(r"^tarfile\.ReadError: (?:unexpected end of data|file could not be opened)"),

@@ -62,7 +62,7 @@ SIGNS = meaning(
         like(r"^RuntimeError: weight (?P<key>\w{1,80}(?:\.\w{1,80}){1,20}) does not exist", ("RuntimeError",)),
         cause=_NO_KEY,
     ),
-    Sign("Size mismatch between saved torch.Size", r"Size mismatch between saved [^\n]{0,140}"),
+    like(r"Size mismatch between saved (?=torch\.Size)[^\n]{0,140}"),
     Sign("Trying to restore training state but checkpoint contains only the model"),
     Sign("weights were not initialized from checkpoint"),  # vLLM, like the next
     Sign("Attempted to load weight (torch.Size("),
@@ -72,7 +72,7 @@ SIGNS = meaning(
         Sign("from model not in state dict"),
         Sign("not compatible with the stored shape"),
         Sign("on-disk value metadata tree structures do not match"),
-        Sign("this looks incorrect.", r"Trying to set a tensor of shape [^\n]{1,300} this looks incorrect\."),
+        like(r"Trying to set a tensor of shape [^\n]{1,300} this looks incorrect\."),
         like(r"\w{1,40} count mismatch when loading weights"),
         cause="{who} loaded a checkpoint that does not match{where}: {line}",
         likely=True,

@@ -66,7 +66,7 @@ _NCCL = meaning(
 _COMPARED = meaning(  # Horovod, MPI, DeepSpeed, torch's checkpoints, accelerate (ACCELERATE_DEBUG_MODE)
     like(r"Mismatched [\w ,/]{1,60}: (?:One|one) rank "),
     Sign("MPI_ERR_TRUNCATE: message truncated"),
-    Sign("Detected a disagreement on list ", r"disagreement on list (?:length|contents) between rank0 and rank"),
+    like(r"Detected a disagreement on list (?:length|contents) between rank0 and rank"),
     like(r"Rank \d{1,9} has different values for [^\n]{1,200}\. Other ranks: "),
     Sign(
         "Cannot apply desired operation due to shape mismatches",
@@ -76,10 +76,7 @@ _COMPARED = meaning(  # Horovod, MPI, DeepSpeed, torch's checkpoints, accelerate
     advice=_ADVICE,
 )
 _GARBLED = meaning(
-    Sign(
-        "DefaultCPUAllocator: ",
-        r"DefaultCPUAllocator: [^\n]{0,40}memory: you tried to allocate (?P<got>\d{13,20}) bytes",
-    ),
+    like(r"DefaultCPUAllocator: [^\n]{0,40}memory: you tried to allocate (?P<got>\d{13,20}) bytes"),
     like(r"negative dimension (?P<got>-\d+)"),
     Sign("UnpicklingError", types=("UnpicklingError",)),
     Sign("EOFError", types=("EOFError",)),

@@ -47,7 +47,7 @@ _OF_TOOLKIT = (
 )
 _FAILED = "{who} could not compile: {program} failed"
 _EXTENSION = like(r"Error building extension '(?P<name>[^']+)'", cause="{who} could not build the extension '{name}'")
-_SAID = (
+_SAID = meaning(
     *meaning(
         Sign("Failed to find C compiler"),
         Sign("No working C++ compiler found"),
@@ -83,30 +83,24 @@ _SAID = (
     ),
     *meaning(
         Sign("CUDA was not found on the system, please set the CUDA_HOME"),
-        *map(Sign, ("No CMAKE_CUDA_COMPILER could be found", "SYCL runtime is not dected", "libdevice not found at ")),
+        *("No CMAKE_CUDA_COMPILER could be found", "SYCL runtime is not dected", "libdevice not found at "),
         like(r"(?:ROCM|SYCL|CUDA)_HOME environment variable is not set"),
-        Sign("Unknown CUDA arch (", r"Unknown CUDA arch \([^)\n]{1,40}\) or GPU not supported"),
+        like(r"Unknown CUDA arch \([^)\n]{1,40}\) or GPU not supported"),
         cause="{who} cannot compile for its GPU: {line}",
         advice=_OF_TOOLKIT,
     ),
     like(r"ptxas[^\n]{0,100} fatal   : [^\n]{0,100}"),
     like(r"Graph compile failed\. ?synStatus"),  # Intel Gaudi, like `syn compile failed`
     Sign("mismatches the version that was used to compile"),  # the numbers are separate arguments of the exception
-    *map(
-        Sign,
-        (
-            *("RTC_ERROR_COMPILATION", "NVVM_ERROR_COMPILATION", "NVCC compilation failed", "C++ compile error"),
-            *("a PTX JIT compilation failed", "PTX JIT compiler library not found", "PassManager::run failed"),
-            *("ptxas` failed with error code", "ptxas exited with non-zero", "syn compile failed"),
-            *("Failed to compile Op [", "Mosaic failed to compile", "Error compiling objects for extension"),
-            *("CUDA_HOME does not exist, unable to compile", "Ninja is required to load C++ extensions"),
-            "does not match the version torch was compiled with",
-            "which is too old to be supported by the triton GPU compiler",
-        ),
-    ),
+    *("RTC_ERROR_COMPILATION", "NVVM_ERROR_COMPILATION", "NVCC compilation failed", "C++ compile error"),
+    *("a PTX JIT compilation failed", "PTX JIT compiler library not found", "PassManager::run failed"),
+    *("ptxas` failed with error code", "ptxas exited with non-zero", "syn compile failed"),
+    *("Failed to compile Op [", "Mosaic failed to compile", "Error compiling objects for extension"),
+    *("CUDA_HOME does not exist, unable to compile", "Ninja is required to load C++ extensions"),
+    "does not match the version torch was compiled with",
+    "which is too old to be supported by the triton GPU compiler",
     like(r"Unable to JIT load the [^\n]{0,120}"),
-    Sign(
-        "/torch_extensions/",
+    like(
         r"/torch_extensions/(?P<unbuilt>\S{1,300})\.so: cannot open shared object file",
         ("ImportError", "OSError"),
         "{who} cannot load an extension built at run time: the build failed, here or on another rank",

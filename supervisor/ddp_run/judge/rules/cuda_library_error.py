@@ -43,7 +43,7 @@ _FFT = (
 )
 
 
-def _got(library: str, *signs: Sign) -> tuple[Sign, ...]:
+def _got(library: str, *signs: Sign | str) -> tuple[Sign, ...]:
     return meaning(*signs, cause=f"{{who}} got {{got}} from {library}{{ in {{call}}}}{{where}}")
 
 
@@ -81,8 +81,8 @@ SIGNS = (
     *_got(
         "TensorFlow's or XLA's GPU libraries",
         Sign("DNN library initialization failed", likely=True),  # refers to the lines above it
-        *map(Sign, ("DNN library is not found", "without BLAS support", "No algorithm worked!")),
-        Sign("GEMM launch failed", r"Blas (?:x?GEMM\w{0,20}) launch failed"),
+        *("DNN library is not found", "without BLAS support", "No algorithm worked!"),
+        like(r"Blas x?GEMM launch failed"),
     ),
     *_got(
         "a GPU library",

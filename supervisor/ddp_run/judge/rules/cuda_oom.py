@@ -76,25 +76,20 @@ _RUNTIMES = Sign(
     r"|GPU:\d{1,4} failed\. Status: out of memory|Error 2: out of memory",
 )
 """`CUDA failure 2: out of memory`, `cudaMalloc failed: out of memory`, `Cuda Runtime (out of memory)` and the like."""
-SIGNS = (
-    Sign("ut of memory. Tried to allocate", _ASKED),
-    *map(
-        Sign,
-        (
-            *("NPU out of memory", "MPS backend out of memory", "CUDA allocation failed", "DEVMEM Allocation failed"),
-            *("UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY", "UR_RESULT_ERROR_OUT_OF_RESOURCES", "PI_ERROR_OUT_OF_RESOURCES"),
-            *("ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY", "std::bad_alloc: out_of_memory", "Error Code 2: OutOfMemory"),
-            # servers compute the size of their request cache before they allocate it: vLLM, lmdeploy, SGLang
-            *("No available memory for the cache blocks", "exceeds available Mamba cache blocks"),
-            *("CUDA out of memory occurred when warming up", "No enough gpu memory for"),
-            "KV cache is needed, which is larger than the available KV cache",
-            "larger than the maximum number of tokens that can be stored in KV cache",
-            "not enough GPU memory available to serve even a single token",
-            "Not enough memory. Please try to increase --mem-fraction-static",
-        ),
-    ),
+SIGNS = meaning(
+    like(_ASKED),
+    *("NPU out of memory", "MPS backend out of memory", "CUDA allocation failed", "DEVMEM Allocation failed"),
+    *("UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY", "UR_RESULT_ERROR_OUT_OF_RESOURCES", "PI_ERROR_OUT_OF_RESOURCES"),
+    *("ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY", "std::bad_alloc: out_of_memory", "Error Code 2: OutOfMemory"),
+    # servers compute the size of their request cache before they allocate it: vLLM, lmdeploy, SGLang
+    *("No available memory for the cache blocks", "exceeds available Mamba cache blocks"),
+    *("CUDA out of memory occurred when warming up", "No enough gpu memory for"),
+    "KV cache is needed, which is larger than the available KV cache",
+    "larger than the maximum number of tokens that can be stored in KV cache",
+    "not enough GPU memory available to serve even a single token",
+    "Not enough memory. Please try to increase --mem-fraction-static",
     like(r"Free memory on device[^\n]{0,120} on startup is less than desired GPU memory utilization"),
-    Sign("out of memory. Try to lower your batch size", r"(?:Decode|Prefill) out of memory\. Try to lower"),
+    like(r"(?:Decode|Prefill) out of memory\. Try to lower your batch size"),
     like(r"Not enough memory to handle (?:\d{1,9} prefill|`max_total_)"),  # TGI
     like(r"Out of memory error on GPU \d"),  # Paddle
     *errors_named("MemoryAllocation|OutOfMemory", "OUT_OF_MEMORY"),

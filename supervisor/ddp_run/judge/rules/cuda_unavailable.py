@@ -133,18 +133,13 @@ SIGNS = meaning(
     Sign("Need to provide pin_memory allocator to use pin memory"),
     Sign("allocated_bytes.all.current", types=("KeyError",)),  # torch.cuda.memory_summary()
     Sign("0 active drivers ([])"),
-    *map(
-        Sign,
-        (
-            *("CUDA driver is a stub library", "Call to cuInit results in", "CUDA driver library cannot be found"),
-            *("Failed to initialize NVML: Unknown Error", "None of the available devices `available_devices"),
-            *("The MPS backend is supported on MacOS", "No device of requested type available"),
-            *("PI_ERROR_DEVICE_NOT_FOUND", "UR_RESULT_ERROR_DEVICE_NOT_FOUND"),
-            # container runtimes and schedulers
-            *("unresolvable CDI devices ", 'no runtime for "nvidia" is configured', "invalid runtime name: nvidia"),
-            *("Unknown runtime specified nvidia", "Unable to proceed, no GPU resources available"),
-        ),
-    ),
+    *("CUDA driver is a stub library", "Call to cuInit results in", "CUDA driver library cannot be found"),
+    *("Failed to initialize NVML: Unknown Error", "None of the available devices `available_devices"),
+    *("The MPS backend is supported on MacOS", "No device of requested type available"),
+    *("PI_ERROR_DEVICE_NOT_FOUND", "UR_RESULT_ERROR_DEVICE_NOT_FOUND"),
+    # container runtimes and schedulers
+    *("unresolvable CDI devices ", 'no runtime for "nvidia" is configured', "invalid runtime name: nvidia"),
+    *("Unknown runtime specified nvidia", "Unable to proceed, no GPU resources available"),
     *(
         Sign(words, types=_RAISED)
         for words in (

@@ -34,10 +34,7 @@ SIGNS = meaning(
         cause="{who} got two gradients for parameter {name} in one backward pass",
     ),
     *meaning(
-        Sign(
-            "Expected to mark a variable ready only once",
-            r"Expected to mark a variable ready only once(?:[\s\S]{0,4000}?Parameter at index (?P<index>\d+))?",
-        ),
+        like(r"Expected to mark a variable ready only once(?:[\s\S]{0,4000}?Parameter at index (?P<index>\d+))?"),
         Sign("has already been reduced. Gradient computed twice for this partition"),  # DeepSpeed's ZeRO
         cause="{who} got two gradients for one parameter{ (index {index})} in one backward pass",
         advice=("export TORCH_DISTRIBUTED_DEBUG=INFO   # prints the parameter's name", *_ADVICE),

@@ -60,7 +60,7 @@ _OF_TOOLS = (
     Sign("Job has exceeded allocated disk"),
     Sign("The node was low on resource: ephemeral-storage"),
     Sign("phemeral local storage usage exceeds"),
-    Sign("exceeds the limit", r"Usage of EmptyDir volume \"(?!\w{0,40}shm)[^\"\n]{1,200}\" exceeds the limit"),
+    like(r"Usage of EmptyDir volume \"(?!\w{0,40}shm)[^\"\n]{1,200}\" exceeds the limit"),
     Sign("The node had condition: [DiskPressure]"),
 )
 SIGNS: tuple[Sign, ...] = (*_FULL, *_TORN, *_OF_TOOLS)

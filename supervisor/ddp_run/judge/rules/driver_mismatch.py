@@ -42,7 +42,7 @@ SIGNS = meaning(
     *meaning(
         Sign("CUDA driver version is insufficient for CUDA runtime version"),
         Sign("API call is not supported in the installed CUDA driver"),
-        Sign("but driver supports", r"CUDA Runtime version is [\d.]{1,20}, but driver supports [\d.]{1,20}"),  # cuDF
+        like(r"CUDA Runtime version is [\d.]{1,20}, but driver supports [\d.]{1,20}"),  # cuDF
         cause=f"{_USELESS}the NVIDIA driver is older than this CUDA runtime needs",
     ),
     *meaning(

@@ -38,8 +38,8 @@ SIGNS = meaning(
     like(r"(?:\b802\b.{0,4}|[Ee]rror: |')system not yet initialized"),
     Sign("Error 802: sys"),
     *errors_named("SystemNotReady", "SYSTEM_NOT_READY"),
-    Sign(
-        "NVLink SHARP (NVLS) Multicast memory",  # NCCL's src/transport/nvls.cc, which suspects these reasons
+    like(
+        # NCCL's src/transport/nvls.cc, which suspects these reasons
         r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory of size \d{1,20} : CUDA error (?!2 )\d{1,4}",
         cause="{who}: NCCL could not use the NVLink switches{ on {host}} (NVLS): most likely their fabric manager",
         advice=(*_SHOWN, "NCCL_NVLS_ENABLE=0 ddp-run …   # NCCL then goes without the switches' multicast"),

@@ -34,9 +34,8 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the file will still be missing"),
 )
 _NOWHERE = "{who} could not find {path}{where}: no such folder, and no such name on the Hugging Face Hub"
-_DATASET = Sign(
-    "doesn't exist on the Hub or cannot be accessed",
-    r"Dataset (?P<quote>['\"])(?P<path>[^'\"]{1,300})(?P=quote) doesn't exist on the Hub",
+_DATASET = like(
+    r"Dataset (?P<quote>['\"])(?P<path>[^'\"]{1,300})(?P=quote) doesn't exist on the Hub or cannot be accessed",
     cause=_NOWHERE,
 )
 _WRAPPED = like(
@@ -71,23 +70,18 @@ _RAISED: tuple[Sign, ...] = (
     like(rf"Incorrect path_or_model_id: {QUOTED_PATH}", cause=_NOWHERE),
     *_ON_HUB,
     like(r"(?<![^\s:])(?P<path>[^\s:]+) does not appear to have a file named (?P<file>[^\s,]*[^\s,.])"),
-    *map(
-        like,
-        (
-            # Transformers, Diffusers
-            r"(?<![^\s:])(?P<path>[^\s:]+) does not appear to have files named (?P<file>\(?[^)\n]*\)?)",
-            r"Error no file named (?P<file>[^\n]{1,400}?),? found in directory (?P<path>\S{0,1000}[^\s.])",
-            r"Can't find a valid checkpoint at (?P<path>\S{1,1000})",
-            r"No valid checkpoint found in output directory \((?P<path>[^)\n]{1,1000})\)",
-            r"^In '[^'\n]{1,300}': Could not find '(?P<path>[^'\n]{1,300})'",  # Hydra
-            # sentencepiece, torch, ONNX Runtime, HDF5, pandas
-            r"Not found: \"(?P<path>[^\"\n]{1,1000})\": No such file or directory Error #2",
-            r"on fopen: No such file or directory, file path: (?P<path>\S+)",
-            r"NO_SUCHFILE : Load model from (?P<path>\S{1,1000}) failed",
-            r"unable to open file: name = '(?P<path>[^']+)', errno = 2, error message",
-            rf"Cannot save file into a non-existent directory: {QUOTED_PATH}",
-        ),
-    ),
+    # Transformers, Diffusers
+    like(r"(?<![^\s:])(?P<path>[^\s:]+) does not appear to have files named (?P<file>\(?[^)\n]*\)?)"),
+    like(r"Error no file named (?P<file>[^\n]{1,400}?),? found in directory (?P<path>\S{0,1000}[^\s.])"),
+    like(r"Can't find a valid checkpoint at (?P<path>\S{1,1000})"),
+    like(r"No valid checkpoint found in output directory \((?P<path>[^)\n]{1,1000})\)"),
+    like(r"^In '[^'\n]{1,300}': Could not find '(?P<path>[^'\n]{1,300})'"),  # Hydra
+    # sentencepiece, torch, ONNX Runtime, HDF5, pandas
+    like(r"Not found: \"(?P<path>[^\"\n]{1,1000})\": No such file or directory Error #2"),
+    like(r"on fopen: No such file or directory, file path: (?P<path>\S+)"),
+    like(r"NO_SUCHFILE : Load model from (?P<path>\S{1,1000}) failed"),
+    like(r"unable to open file: name = '(?P<path>[^']+)', errno = 2, error message"),
+    like(rf"Cannot save file into a non-existent directory: {QUOTED_PATH}"),
     Sign("Weights not found: "),  # TEI
     Sign("unable to find backend library for backend"),  # Triton's server
     # torch.save's (caffe2/serialize/inline_container.cc)
@@ -99,7 +93,7 @@ _RAISED: tuple[Sign, ...] = (
     like(r"^\S{1,400}: line \d{1,9}: (?P<path>(?=[^\s:/]{0,80}/)[^\s:]{1,1000}): No such file or directory$"),
     like(r"Can't find '(?P<file>[^'\n]{1,200})' at '(?P<path>[^'\n]{1,1000})'"),  # peft's
     like(r"unable to open file <(?P<path>[^>\n]{1,1000})> in read-only mode: No such file or directory"),
-    Sign("Cannot find any model weights with ", r"any model weights with `(?P<path>[^`\n]{1,1000})`"),  # vLLM
+    like(r"Cannot find any model weights with `(?P<path>[^`\n]{1,1000})`"),  # vLLM
     like(r"\b[Ff]ile not found: (?P<path>/[^\s:]{1,1000})", ("OSError", "IOError", "RuntimeError", "ValueError")),
     like(r"Cannot find primary config '(?P<file>[^'\n]{1,300})'"),  # Hydra; it prints the next two
     like(r"Check that the config directory '(?P<path>[^'\n]{1,1000})' exists and readable"),
@@ -110,10 +104,7 @@ _RAISED: tuple[Sign, ...] = (
         ("OSError", "RuntimeError", "ValueError", "CheckpointException"),
     ),
     like(r"\[E050\] Can't find model '(?P<path>[^'\n]{1,1000})'"),  # spaCy
-    Sign(
-        "Please use the NLTK Downloader to obtain the resource",
-        r"Resource (?P<path>\S{1,200}) not found\.\s{1,80}Please use the NLTK Downloader",
-    ),
+    like(r"Resource (?P<path>\S{1,200}) not found\.\s{1,80}Please use the NLTK Downloader to obtain the resource"),
     *meaning(
         *service_text.MISSING,
         like(r"Can't find weights for (?P<path>\S{1,1000}) in \S{1,1000} or in the Hugging Face Hub\. Please"),  # peft
@@ -127,9 +118,9 @@ _RAISED: tuple[Sign, ...] = (
         likely=True,
     ),
 )
-_OBJECTS = (
-    Sign("(NoSuch", r"An error occurred \((?P<path>NoSuchKey|NoSuchBucket)\) when calling"),  # Amazon's command line
-    *map(Sign, ("fatal error: An error occurred (404)", "NoSuchKey (404)")),
+_OBJECTS = meaning(
+    like(r"An error occurred \((?P<path>NoSuchKey|NoSuchBucket)\) when calling"),  # Amazon's command line
+    *("fatal error: An error occurred (404)", "NoSuchKey (404)"),
     like(r"No URLs matched: (?P<path>\S{1,1000})"),  # gcloud, gsutil
 )
 """From object stores, as their clients print and raise it."""

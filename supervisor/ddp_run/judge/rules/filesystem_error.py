@@ -58,8 +58,7 @@ _RAISED: tuple[Sign, ...] = (
         for words in _ERRORS
     ),
     *(Sign(words, rf"on fopen: (?P<what>{re.escape(words)}), file path: (?P<path>\S+)") for words in _ERRORS),
-    Sign(
-        "unable to lock file, errno = ",
+    like(
         r"unable to lock file, errno = \d+, error message = '(?P<what>[^']+)'",
         cause="{who} could not lock an HDF5 file{where}: another process holds it, or locks are not supported",
         advice=("export HDF5_USE_FILE_LOCKING=FALSE   # if every process only reads the file",),

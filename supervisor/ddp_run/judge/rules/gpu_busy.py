@@ -49,14 +49,9 @@ SIGNS = meaning(
         advice=("ps -eo pid,user,etime,args | grep '[p]ython'   # a process of an earlier run may still have it",),
     ),
     *meaning(
-        *map(
-            Sign,
-            (
-                *("MPS client failed to connect", "MPS server is not ready to accept"),
-                *("MPS client has been terminated by the server", "resources required to create MPS client have been"),
-                "call between the MPS server and the MPS client failed",
-            ),
-        ),
+        *("MPS client failed to connect", "MPS server is not ready to accept"),
+        *("MPS client has been terminated by the server", "resources required to create MPS client have been"),
+        "call between the MPS server and the MPS client failed",
         *errors_named(r"Mps\w{1,40}", r"MPS_\w{1,40}"),
         cause=f"{_USELESS}the MPS server refused it{{where}}",
         advice=(

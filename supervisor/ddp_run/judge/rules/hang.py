@@ -55,11 +55,11 @@ _STALLED = Sign("are waiting for remainder of ranks for more than")
 """Horovod checks once a minute."""
 _WAIT_ON = (
     _STALLED,
-    Sign(  # vLLM; if lines were joined, the next message follows on the same line
-        "No available shared memory broadcast block found in",
-        r"block found in \d{1,6} second\S{0,4}(?: This typically happens[^\n]{1,120}\)\.)?\s{0,9}$",
+    like(  # vLLM; if lines were joined, the next message follows on the same line
+        r"No available shared memory broadcast block found in \d{1,6} second\S{0,4}"
+        r"(?: This typically happens[^\n]{1,120}\)\.)?\s{0,9}$",
     ),
-    Sign("and may be stuck. Expected ", r"This thread has been waiting for [^\n]{1,300} and may be stuck"),  # XLA
+    like(r"This thread has been waiting for [^\n]{1,300} and may be stuck\. Expected "),  # XLA
 )
 """Printed while waiting for others, and also for slow operations: these count if the log ends with them."""
 _OFTEN = 3

@@ -35,8 +35,7 @@ RULE = Rule(
 )
 _MEMORY_ERRORS = frozenset({"MemoryError", "_ArrayMemoryError", "ArrowMemoryError"})
 _REFUSED = meaning(
-    Sign(
-        "tried to allocate ",
+    like(
         r"DefaultCPUAllocator: [^\n]{0,40}tried to allocate (?P<bytes>\d{16,20})",
         cause="{who} could not allocate {size} of memory, more than any host has: a wrong shape or length{where}",
         advice=("print the shape and length of that allocation: one of them is wrong",),
@@ -44,7 +43,7 @@ _REFUSED = meaning(
     *meaning(
         like(r"DefaultCPUAllocator: [^\n]{0,40}tried to allocate (?P<bytes>\d{1,20})"),
         like(r"Unable to allocate (?P<size>[\d.]+ [KMGTPE]iB) for an array"),
-        Sign("malloc of size ", r"(?:re|m)alloc of size (?P<bytes>\d{1,20}) failed"),
+        like(r"(?:re|m)alloc of size (?P<bytes>\d{1,20}) failed"),
         like(r"memory allocation of (?P<bytes>\d{1,20}) bytes failed"),
         cause="{who} could not allocate {size} of memory{where}",
     ),
@@ -64,7 +63,7 @@ _REFUSED = meaning(
 )
 _TASK = like(r"srun: error: \S+ tasks? (?P<tasks>[\d,\-]+): Out Of Memory")
 _WORKER = like(rf"{DATA_WORKER} is killed by signal: Killed")
-_PYTHON = Sign(" of binary: ", r" of binary: \S{0,400}\bpython")
+_PYTHON = like(r" of binary: \S{0,400}\bpython")
 """torch's agent, about what ran as a rank."""
 SIGNS: tuple[Sign, ...] = (*_REFUSED, _WORKER, *oom_text.SIGNS, _TASK)
 _DEVICE = re.compile(r"CUDA|cuda|HIP|XPU|out of memory on device|ibv_|NCCL|</torch_")

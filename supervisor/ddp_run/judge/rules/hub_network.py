@@ -42,12 +42,12 @@ _CERTIFICATE = Sign(
     retry=Retry(helps=False, reason="the certificate will still be untrusted"),
 )
 _GIT = like(rf"fatal: unable to access '{URL}': (?P<why>[^\n]{{0,120}})")
-_SAID: tuple[Sign, ...] = (
+_SAID = meaning(
     _GIT,
     _CERTIFICATE,
     # requests and urllib3
     like(r"(?:host='(?P<host>[\w.\-]+)', port=(?P<port>\d+)[^\n]{0,40}?)?Max retries exceeded with url"),
-    Sign("Read timed out.", r"ConnectionPool\(host='(?P<host>[\w.\-]+)', port=(?P<port>\d+)\): Read timed out\."),
+    like(r"ConnectionPool\(host='(?P<host>[\w.\-]+)', port=(?P<port>\d+)\): Read timed out\."),
     Sign("Remote end closed connection without response"),
     # urllib
     like(
@@ -76,13 +76,8 @@ _SAID: tuple[Sign, ...] = (
         retry=Retry(helps=False, reason="the file will still be missing in offline mode"),
     ),
     like(rf"Couldn't reach (?P<what>'[^'\n]+' on the Hub|{URL})[^\n]{{0,80}}", cause="{who} could not reach {what}"),
-    *map(
-        Sign,
-        (
-            *("CAS service error", "An error occurred while downloading using `hf_transfer`"),
-            "An error happened while trying to locate the file on the Hub",
-        ),
-    ),
+    *("CAS service error", "An error occurred while downloading using `hf_transfer`"),
+    "An error happened while trying to locate the file on the Hub",
     *(
         Sign(name, rf"{name}(?:: (?P<why>[^\n]{{0,100}}))?", (name,))
         for name in (
@@ -148,7 +143,7 @@ def _advice(hit: Hit, host: str | None) -> tuple[str, ...]:
     port = f":{hit['port']}" if hit["port"] not in (None, "80", "443") else ""
     url = f"https://{host}{port}" if host else "https://huggingface.co"
     ask = f"curl -sSI --max-time 10 {url}   # on the failed node: is there internet access?"
-    if hit.sign is _CERTIFICATE:
+    if hit.sign == _CERTIFICATE:
         signer = f"curl -sSIv --max-time 10 {url}   # who signed the certificate? a TLS-intercepting proxy has its own"
         trust = "export SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt REQUESTS_CA_BUNDLE=$SSL_CERT_FILE"
         return (signer, trust) if host else (trust,)

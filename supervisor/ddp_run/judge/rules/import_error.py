@@ -31,11 +31,8 @@ FRAMES = re.compile(r"<frozen importlib\._bootstrap>|/importlib/__init__\.py imp
 _LIBRARY = frozenset({"OSError", "RuntimeError", "NotFoundError"})
 _OF_LIBRARIES = frozenset({"RuntimeError", "ValueError"})
 _TRITONS = (
-    Sign("Internal: ModuleNotFoundError: ", r"failed to load '[^'\n]{1,200}' version \d+: Internal: ModuleNotFoundE"),
-    Sign(
-        "unable to load shared library: ",
-        r"unable to load shared library: \S{1,400}\.so[\w.]{0,40}: cannot open shared object file",
-    ),
+    like(r"failed to load '[^'\n]{1,200}' version \d+: Internal: ModuleNotFoundError: "),
+    like(r"unable to load shared library: \S{1,400}\.so[\w.]{0,40}: cannot open shared object file"),
 )
 """Triton's server cannot load a model's backend, in a line of its log."""
 _RAISED: tuple[Sign, ...] = (
@@ -55,9 +52,7 @@ _RAISED: tuple[Sign, ...] = (
         likely=True,
     ),
     # libraries' messages for failed imports, in exceptions of other classes
-    Sign(
-        "Failed to import ", r"Failed to import \S{1,200} because of the following error(?![^\n]*\n\[Errno )", _LIBRARY
-    ),
+    like(r"Failed to import \S{1,200} because of the following error(?![^\n]*\n\[Errno )", _LIBRARY),
     Sign("failed to import on the worker", types=_OF_LIBRARIES),
     Sign("Could not load libtorchcodec", types=_OF_LIBRARIES),
     like(r"import error message: {1,2}No module named '", _LIBRARY),

@@ -34,18 +34,13 @@ SIGNS = meaning(
     Sign("nvidia-container-cli: device error: "),
     *errors_named("InvalidDevice", "INVALID_DEVICE"),
     like(r"The device index is out of range\. It must be in \[0, (?P<count>\d+)\), but got (?P<device>\d+)"),  # Intel's
-    *map(
-        like,
-        (
-            r"device is out of range, device is (?P<device>\d+), total number of device is (?P<count>\d+)",  # Intel's
-            r"set device=(?P<device>\d{1,9}), valid device range is \[0, (?P<count>\d+)\)",  # Ascend's
-            r"DP adjusted local rank (?P<device>\d{1,6}) is out of bounds",  # vLLM
-            r"specifies invalid or unsupported gpu id (?P<device>\d{1,6})",  # Triton's server
-            r"No slot '(?P<device>\d{1,6})' specified on host '",  # DeepSpeed
-            r"Invalid device argument\s*:? ?(?P<device>\d+)?",
-            r"You requested gpu: [^\n]{1,200}\n? *But your machine only has: ",  # Lightning
-        ),
-    ),
+    like(r"device is out of range, device is (?P<device>\d+), total number of device is (?P<count>\d+)"),  # Intel's
+    like(r"set device=(?P<device>\d{1,9}), valid device range is \[0, (?P<count>\d+)\)"),  # Ascend's
+    like(r"DP adjusted local rank (?P<device>\d{1,6}) is out of bounds"),  # vLLM
+    like(r"specifies invalid or unsupported gpu id (?P<device>\d{1,6})"),  # Triton's server
+    like(r"No slot '(?P<device>\d{1,6})' specified on host '"),  # DeepSpeed
+    like(r"Invalid device argument\s*:? ?(?P<device>\d+)?"),
+    like(r"You requested gpu: [^\n]{1,200}\n? *But your machine only has: "),  # Lightning
     Sign("[Error]: Invalid device ID."),  # Ascend's
     like(r"NotEnoughCUDADevices\(\"?`num_shard` is \d{1,6} but only \d{1,6} "),  # TGI's launcher
     like(r"World size \(\d{1,9}\) is larger than the number of available GPUs \(\d{1,6}\)"),  # vLLM

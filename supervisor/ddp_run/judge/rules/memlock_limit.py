@@ -29,8 +29,7 @@ RULE = Rule(
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the limit will still be too low"),
 )
-_CALL = Sign(
-    "failed with error Cannot allocate memory",
+_CALL = like(
     r"Call to (?P<call>ibv_(?:reg|create)_\w+) failed with error Cannot allocate memory",
     advice=(
         "grep 'Max locked memory' /proc/self/limits   # inside the job: must be unlimited",

@@ -51,8 +51,7 @@ SIGNS: tuple[Sign, ...] = (
     ),
     Sign("Current loss scale already at minimum"),
     Sign("Minimum loss scale reached"),
-    Sign(
-        "to satisfy the constraint",
+    like(
         r"to satisfy the constraint [\s\S]{0,200}?found invalid values:[\s\S]{0,1500}?\b(?:nan|inf)\b",
         cause="{who} passed NaN or infinite values to a torch.distributions object{where}",
     ),

@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.nccl_text import ERRORS, REASONS, error_of
-from ddp_run.judge.signs import Sign, ended_by, like
+from ddp_run.judge.signs import ended_by, like
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import Rank
 
@@ -33,9 +33,9 @@ RULE = Rule(
     unlike="together",
     backend="always",
 )
-_UNIQUE_ID = Sign(
-    "] is setting up NCCL communicator and retrieving ncclUniqueId from",
-    r"retrieving ncclUniqueId from \[(?P<root>\d{1,9})\][\s\S]{0,400}?got error: (?P<error>[^\n]*)",
+_UNIQUE_ID = like(
+    r"\] is setting up NCCL communicator and retrieving ncclUniqueId from \[(?P<root>\d{1,9})\]"
+    r"[\s\S]{0,400}?got error: (?P<error>[^\n]*)",
     cause="{who} waited in NCCL setup for rank {root}, which did not start the same collective in time",
     advice=(
         "py-spy dump --pid PID_OF_RANK_{root}   # while the next run waits: where is rank {root}?",

@@ -40,15 +40,15 @@ _ALONE = meaning(
         r"NCCL WARN \[Proxy Service \d{1,9}\] (?P<said>Failed to execute operation Connect from rank \d{1,9})",
         cause="{who}: NCCL could not connect to another host: {said}",
     ),
-    Sign(
-        "socketPollConnect: connect ",  # NCCL's src/misc/socket.cc: another rank's host refuses a connection
+    like(
+        # NCCL's src/misc/socket.cc: another rank's host refuses a connection
         r"socketPollConnect: connect (?:to \S{1,80} )?returned (?P<said>[^,\n]{1,80}), retrying "
         r"\((?P<times>\d{1,9}/\d{1,9})\)",
         cause="{who}: NCCL cannot connect to another host: {said} (attempt {times})",
         advice=("ip -br addr   # which interface connects the hosts? set NCCL_SOCKET_IFNAME to it on each",),
     ),
-    Sign(
-        ": Got completion from peer ",  # its src/transport/net_ib.cc; older versions print `error 12`
+    like(
+        # its src/transport/net_ib.cc; older versions print `error 12`
         r"NET/IB ?: Got completion from peer (?P<peer>\S{1,80}) with (?:error|status)[ =](?P<status>[1-9]\d{0,4})",
         cause="{who}: an NCCL transfer over InfiniBand failed (status {status}, peer {peer})",
         advice=(
@@ -56,8 +56,8 @@ _ALONE = meaning(
             "NCCL_IB_DISABLE=1 ddp-run …   # once: shows whether InfiniBand is the cause (slow)",
         ),
     ),
-    Sign(
-        "UCX  ERROR ",  # MPI and NCCL's UCX plugin use it
+    like(
+        # MPI and NCCL's UCX plugin use it
         r"UCX  ERROR +(?P<said>Transport retry count exceeded on \S{1,80}|Remote endpoint is unreachable"
         r"|no [\w ]{1,40} transport to [^\n]{1,300}Destination is unreachable)",
         cause="{who}: the network failed: {said}",

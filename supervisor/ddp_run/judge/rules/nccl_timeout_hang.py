@@ -84,8 +84,7 @@ _REPORTS = (
         r" didn't join collective #(?P<next>\d+)"
     ),
 )
-_PROGRESS = Sign(
-    "last enqueued ",
+_PROGRESS = like(
     r"(?:\[rank(?P<global>\d{1,9})\]:.{0,200}?)?\[(?:(?P<group>PG [^\]]{0,200}?) )?Rank"
     r" (?P<rank>\d{1,9})\].{0,300}?"
     r"last enqueued (?:NCCL )?work: (?P<count>-?\d{1,20})\b.{0,100}?"

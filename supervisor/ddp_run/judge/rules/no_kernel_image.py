@@ -38,9 +38,9 @@ _WARNED = like(
 )
 _REFUSED = meaning(
     like(r"only supported on GPUs with compute capability (?:of at least|>=) [\d.]+"),
-    Sign("is not compatible with compile time compute cap", r"Runtime compute cap (?P<arch>\d+) is not comp"),
-    Sign("is not supported for the current GPU. ", r"current GPU\. Minimum capability: \d+\. Current capability: "),
-    Sign("FlashAttention only supports ", r"only supports (?:\w{1,20} or )?(?:Turing|Ampere|Ada|Hopper)\b"),
+    like(r"Runtime compute cap (?P<arch>\d+) is not compatible with compile time compute cap"),
+    like(r"is not supported for the current GPU\. Minimum capability: \d+\. Current capability: "),
+    like(r"FlashAttention only supports (?:\w{1,20} or )?(?:Turing|Ampere|Ada|Hopper)\b"),
     like(r"only supports sm_?\d{2,3} and above"),
     Sign("with CUDA capab", r"GPU with CUDA capability \d+ \d+ is not supported|requires a GPU with CUDA capab"),
     like(r" Backend requires SM>=\d{2,3}\b"),
@@ -75,7 +75,7 @@ _TOO_OLD = meaning(
 """Requirements of kernels, in their libraries' exceptions."""
 _SEVERAL = "No operator found for `"
 """xFormers then lists a reason for each of its kernels; any of them may be the cause."""
-SIGNS = (
+SIGNS = meaning(
     *_REFUSED,
     *meaning(
         Sign("No supported GPU compute capabilities found"),
@@ -90,14 +90,13 @@ SIGNS = (
     ),
     Sign("HSA_STATUS_ERROR_INVALID_ISA"),
     Sign("Error named symbol not found at line "),  # bitsandbytes
-    Sign("is not defined for option 'gpu-name'", r"Value '(?P<arch>sm_\w{2,6})' is not defined for option"),
+    like(r"Value '(?P<arch>sm_\w{2,6})' is not defined for option 'gpu-name'"),
     Sign("no kernel image is available for exec"),
-    Sign(
-        ": device kernel image is invalid",
+    like(
         r"(?:(?:CUDA|HIP) (?:driver )?error|Triton Error \[(?:CUDA|HIP)\])[^\n]{0,40}: device kernel image is invalid",
     ),
     like(r"\b\w+_STATUS_ARCH_MISMATCH\w*"),
-    *map(Sign, ("PI_ERROR_INVALID_BINARY", "UR_RESULT_ERROR_INVALID_BINARY")),
+    *("PI_ERROR_INVALID_BINARY", "UR_RESULT_ERROR_INVALID_BINARY"),
     Sign("Unable to find code object for all current devices"),
     like(r"(?P<runtime>CUDA|HIP) error: invalid device function"),
     like(r"rocBLAS error: Cannot read \S[^\n]{0,300} for GPU arch ?: (?P<arch>\w+)"),

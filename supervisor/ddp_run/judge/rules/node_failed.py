@@ -20,7 +20,7 @@ import signal
 
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence, LogText
 from ddp_run.evidence.windows import LEAVING
-from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, in_last_words, in_whole_log, like, survived
+from ddp_run.judge.signs import Hit, ended_by, in_exception, in_last_words, in_whole_log, like, survived
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -39,19 +39,17 @@ _RAYS = (
 """Ray's message about its processes there; its raylet may be gone although the machine is up."""
 _DAEMON = like(r"(?P<what>Remote daemon: \S{1,60} on node (?P<node>[\w.\-]{1,255}))")
 """The help text of Open MPI and PRRTE for a lost daemon."""
-_NAMED = Sign("error: Node failure on ", r"(?P<what>Node failure on (?P<node>[\w.\-]{1,255}))")
+_NAMED = like(r"error: (?P<what>Node failure on (?P<node>[\w.\-]{1,255}))")
 _SCHEDULER = (
     like(r"(?P<what>(?:JOB|STEP) \S{1,40} (?:ON \S{1,255} )?CANCELLED AT \S{1,40} DUE TO NODE FAILURE)"),
     like(r"(?P<what>\bNodeLost\b[^\n]{0,120})"),
-    Sign("has been marked dead", r"(?P<what>The node with node id: \S{1,80} [^\n]{0,120}has been marked dead)"),
+    like(r"(?P<what>The node with node id: \S{1,80} [^\n]{0,120}has been marked dead)"),
     like(r"(?P<what>this node manager has mistakenly been marked as dead by the GCS)"),
 )
 """These name no node, or a different one: that of the step's first process."""
 _LATELY = (
     like(r"(?P<what>\bNodeNotReady\b[^\n]{0,120})"),
-    Sign(
-        "requested job terminate, 'EOF'", r"(?P<what>node \d{1,9} \((?P<node>[\w.\-]{1,255})\) requested job terminate)"
-    ),
+    like(r"(?P<what>node \d{1,9} \((?P<node>[\w.\-]{1,255})\) requested job terminate), 'EOF'"),
     like(
         r"(?P<what>Task launch for \S{1,60} failed on node (?P<node>[\w.\-]{1,255}): (?:Communication connection"
         r" failure|Job prolog failed|Socket timed out[^\n]{0,60}))"
@@ -97,7 +95,7 @@ def match_launch(attempt: Evidence) -> Finding | None:
 
 def _went_on(log: LogText, told: Hit) -> bool:
     """Ray continues with its remaining nodes."""
-    return told.sign.words == "has been marked dead" and survived(log, told)
+    return "has been marked dead" in told.text and survived(log, told)
 
 
 def _told(attempt: Evidence) -> Hit | None:

@@ -48,7 +48,7 @@ SIGNS: tuple[Sign, ...] = (
     # other runtimes, which are explicit
     Sign("Terminating process because the JAX distributed service detected fatal errors"),
     Sign("An MPI communication peer process has unexpectedly disconnected"),
-    Sign("<TCP (closed) ", r"in <TCP \(closed\) [^\n]{1,300}: Stream is closed"),  # Dask
+    like(r"in <TCP \(closed\) [^\n]{1,300}: Stream is closed"),  # Dask
     like(r"MPI\w{1,60}\(\d{1,6}\)\.{0,80}: Process failed"),  # MPICH
     like(r"\(\d{1,6}\)\.{0,80}: Communication error with rank \d{1,9}"),
     Sign("Horovod has been shut down. This was caused by an exception on one of the ranks"),

@@ -29,7 +29,7 @@ RULE = Rule(
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the permissions will still be missing"),
 )
-_SCRIPT = Sign("can't open file '", r"can't open file '(?P<path>[^']*)': \[Errno 13\] (?P<what>Permission denied)")
+_SCRIPT = like(r"can't open file '(?P<path>[^']*)': \[Errno 13\] (?P<what>Permission denied)")
 _AGENTS = like(rf"PermissionError: \[Errno \d+\] (?P<what>[^:\n]+): {QUOTED_PATH}")
 _AGENTS_FRAME = re.compile(r"torch/distributed/(?:elastic|launcher|run\.py)")
 _FRAMES = 16
@@ -54,8 +54,7 @@ _RAISED: tuple[Sign, ...] = (
         advice=("ddp-run train.py   # without --master-port: picks a free port above 1024",),
     ),
 )
-_CONTAINER = Sign(
-    "pyxis:",
+_CONTAINER = like(
     r"error: pyxis:\s{1,9}[\w.+\-]{1,40}: (?:cannot [a-z ]{1,40} )?[\u2018'\"]?(?P<path>/[^:\n\u2019'\"]{1,400})"
     r"[\u2019'\"]?: (?P<what>Permission denied)",
 )

@@ -17,7 +17,7 @@ import re
 from ddp_run.evidence import exception_chain
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence, LogText
 from ddp_run.evidence.windows import LAST_WORDS
-from ddp_run.judge.signs import Sign, anywhere, like, survived
+from ddp_run.judge.signs import Sign, anywhere, like, meaning, survived
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -26,7 +26,7 @@ RULE = Rule(
     layer=Layer.REFUSED,
     retry=Retry(helps=True, reason="the next attempt uses a new port"),
 )
-SIGNS: tuple[Sign, ...] = (
+SIGNS = meaning(
     Sign("EADDRINUSE"),
     Sign("ddress already in use"),
     like(r"failed: port is already allocated"),  # Docker's
@@ -35,14 +35,9 @@ SIGNS: tuple[Sign, ...] = (
     like(r"Failed to bind to \S{1,80} because it's already occupied"),
     like(r"Ray is trying to start at \S{1,80}, but is already running"),
     like(r"is trying to use a port number \d{1,5} that is used"),  # Ray
-    *map(
-        Sign,
-        (
-            *("Cannot find empty port in range", "Could not find open port after "),  # gradio
-            *(", but another process is utilizing it", "The IP address and port have been bound already"),
-            *("[Errno 98]", "[Errno 10048]", "[WinError 10048]"),
-        ),
-    ),
+    *("Cannot find empty port in range", "Could not find open port after "),  # gradio
+    *(", but another process is utilizing it", "The IP address and port have been bound already"),
+    *("[Errno 98]", "[Errno 10048]", "[WinError 10048]"),
     like(r"errno: 98\b"),
 )
 _ANOTHER = "ddp-run --rdzv-endpoint=HOST:29401 …   # the same on all nodes: a free port of one of them"

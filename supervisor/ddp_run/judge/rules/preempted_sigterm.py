@@ -44,7 +44,7 @@ _SCHEDULER = (
         r"|FORCE_OWNER|FORCE_ADMIN|REQUEUE_OWNER|REQUEUE_ADMIN|BUCKET_KILL"
         r"|REMOVE_HUNG_JOB|ORPHAN_SYSTEM): [^\n.]*)"
     ),
-    Sign("=>> PBS: job killed: ", r"(?P<what>PBS: job killed: (?!v?mem |node \d)[^\n]*)"),
+    like(r"=>> (?P<what>PBS: job killed: (?!v?mem |node \d)[^\n]*)"),
 )
 _SRUN = (Sign("srun: forcing job termination"),)
 """srun's response to a signal that tells it to stop; for a failed task it prints `Terminating StepId=`."""
@@ -59,7 +59,7 @@ _TOLD = (Sign("eceived SIGTERM"),)
 """Messages of Lightning and many handlers."""
 _BY_AGENT = (Sign("closing signal SIGTERM"),)
 _ENDED = (
-    Sign("this job is ", r"Caught signal \w{1,20} on \S{1,255}: (?P<what>this job is (?:preempted|timed-out))"),
+    like(r"Caught signal \w{1,20} on \S{1,255}: (?P<what>this job is (?:preempted|timed-out))"),
     *(
         Sign(state, rf"(?:^State: |\bJobState=|Run time [\d:\-]{{1,20}}, )(?P<what>{state})\b")
         for state in ("TIMEOUT", "PREEMPTED", "CANCELLED", "DEADLINE")  # of seff, scontrol, and SLURM's mails
@@ -75,22 +75,17 @@ _ENDED = (
         r"|\bPreempted (?:by pod|in order to admit|to accommodate)[^\n]{0,80})",
     ),
     like(r"(?P<what>Pod was terminated in response to imminent node shutdown)"),
-    *map(
-        like,
-        (
-            r"(?P<what>preempting to accommodate [^\n]{0,80})",
-            r"(?P<what>Pod was rejected as the node is shutting down)",
-            r"reason: (?P<what>DeletionByTaintManager)",
-            r"(?P<what>interrupted due to worker preemption)",  # Modal
-            r"(?P<what>MaxRuntimeExceeded)",  # SageMaker
-            r"(?P<what>Interrupted - Training job interrupted[^\n]{0,80})",
-            r"Cluster \S{1,100} (?P<what>was terminated\. Reason: [A-Z_]{1,60})",  # Databricks
-            r"(?P<what>\bJobPreempted\b)",
-            r"## OAR \[[^\]\n]{1,40}\] (?P<what>Job \d{1,12} KILLED)",
-            r"(?P<what>via condor_rm [^\n]{0,80})",
-            r"(?P<what>job exceeded allowed (?:execute|job) duration[^\n]{0,40})",  # HTCondor
-        ),
-    ),
+    like(r"(?P<what>preempting to accommodate [^\n]{0,80})"),
+    like(r"(?P<what>Pod was rejected as the node is shutting down)"),
+    like(r"reason: (?P<what>DeletionByTaintManager)"),
+    like(r"(?P<what>interrupted due to worker preemption)"),  # Modal
+    like(r"(?P<what>MaxRuntimeExceeded)"),  # SageMaker
+    like(r"(?P<what>Interrupted - Training job interrupted[^\n]{0,80})"),
+    like(r"Cluster \S{1,100} (?P<what>was terminated\. Reason: [A-Z_]{1,60})"),  # Databricks
+    like(r"(?P<what>\bJobPreempted\b)"),
+    like(r"## OAR \[[^\]\n]{1,40}\] (?P<what>Job \d{1,12} KILLED)"),
+    like(r"(?P<what>via condor_rm [^\n]{0,80})"),
+    like(r"(?P<what>job exceeded allowed (?:execute|job) duration[^\n]{0,40})"),  # HTCondor
     like(r"\b(?P<what>(?:Pod|Job) was active [^\n]{0,20}longer than (?:the )?specified deadline)"),
     like(r"(?P<what>[Ss]pot [Ii]nstance [Ii]nterruption)"),
     Sign(

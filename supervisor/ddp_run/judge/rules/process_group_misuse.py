@@ -50,18 +50,13 @@ _UNREADY = meaning(
     advice=(f"{_FIND}or hvd.init()",),
 )
 _REFUSALS = meaning(
-    *map(
-        Sign,
-        (
-            *("Mesh should not be bigger than default world size", "No rendezvous handler for "),
-            *("does not support monitoredBarrier, only GLOO", "A CPU backend must be enabled for async save"),
-            "DeviceMesh only support homogeneous hardware, but found",
-            "the MPI used doesn't have CUDA-aware MPI support",
-            "LOCAL_RANK is not in the environment. Consider passing fallback_rank",
-            "distributed.initialize should only be called once",  # JAX
-            "jax.distributed.initialize() must be called before any JAX calls",
-        ),
-    ),
+    *("Mesh should not be bigger than default world size", "No rendezvous handler for "),
+    *("does not support monitoredBarrier, only GLOO", "A CPU backend must be enabled for async save"),
+    "DeviceMesh only support homogeneous hardware, but found",
+    "the MPI used doesn't have CUDA-aware MPI support",
+    "LOCAL_RANK is not in the environment. Consider passing fallback_rank",
+    "distributed.initialize should only be called once",  # JAX
+    "jax.distributed.initialize() must be called before any JAX calls",
     like(r"Invalid peer rank: -?\d{1,9}"),
     cause="{who} was refused by its distributed runtime: {line}",  # which explains the mistake
 )
@@ -101,8 +96,7 @@ SIGNS = (
     *_WRONG_DEVICE,
     *_UNKNOWN,
     *_MISUSED,
-    Sign(
-        " expected, but not set",
+    like(
         r"environment variable (?P<variable>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set",
         cause="{who} has no {variable} in its environment: it was not started by a launcher",
         advice=("env | grep -E '^(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_ADDR|MASTER_PORT)='   # ddp-run sets all of them",),

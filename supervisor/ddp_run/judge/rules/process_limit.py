@@ -31,13 +31,11 @@ _AGAIN = "Resource temporarily unavailable"
 _SAID: tuple[Sign, ...] = (
     Sign("can't start new thread"),
     like(rf"libgomp: Thread creation failed: {_AGAIN}"),
-    Sign(
-        "pthread_create failed for thread", rf"OpenBLAS.{{0,200}}pthread_create failed for thread \d+ of \d+: {_AGAIN}"
-    ),
+    like(rf"OpenBLAS.{{0,200}}pthread_create failed for thread \d+ of \d+: {_AGAIN}"),
     Sign("System unable to allocate necessary resources for OMP thread"),
-    Sign(_AGAIN, rf"what\(\):\s+(?:thread(?: constructor failed)?: )?{_AGAIN}"),
-    Sign(_AGAIN, rf"fork: (?:retry: )?{_AGAIN}"),
-    Sign(_AGAIN, rf"code: 11, kind: WouldBlock, message: \"{_AGAIN}\""),
+    like(rf"what\(\):\s+(?:thread(?: constructor failed)?: )?{_AGAIN}"),
+    like(rf"fork: (?:retry: )?{_AGAIN}"),
+    like(rf"code: 11, kind: WouldBlock, message: \"{_AGAIN}\""),
 )
 _FORK = (Sign(_AGAIN, types=("BlockingIOError", "OSError")),)
 _FORKED = re.compile(r"in _execute_child|_fork_exec|popen_(?:fork|spawn_posix|forkserver)\.py|os\.fork|forkserver\.py")

@@ -26,8 +26,7 @@ RULE = Rule(
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="a name that does not resolve now rarely resolves a minute later"),
 )
-_UNRESOLVED = Sign(
-    "network addresses of (",
+_UNRESOLVED = like(
     r"network addresses of \((?P<host>[^,()]+), (?P<port>\d+)\) cannot be retrieved "
     r"\(gai error: (?P<number>-?\d+) - (?P<said>[^)]*)\)",
 )

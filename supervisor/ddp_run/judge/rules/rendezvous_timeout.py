@@ -60,10 +60,9 @@ _AGENT = (
 _IN_RANK = (
     _CONNECT,
     _CLIENTS,
-    Sign(
-        "Timed out initializing process group in store based barrier",
-        r"store based barrier on rank:? ?(?P<rank>\d+), for key: \S+ \(world_size=(?P<wanted>\d+), "
-        r"(?:num_workers_joined|worker_count)=(?P<joined>\d+), timeout=(?P<timeout>[\d:.]+)",
+    like(
+        r"Timed out initializing process group in store based barrier on rank:? ?\d+, for key: \S+ \(world_size="
+        r"(?P<wanted>\d+), (?:num_workers_joined|worker_count)=(?P<joined>\d+), timeout=(?P<timeout>[\d:.]+)",
         cause="{who} waited {timeout} for the other ranks: {joined} of {wanted} joined",
     ),
     *meaning(
@@ -79,18 +78,13 @@ _IN_RANK = (
             r"|GetKeyValue\(\) timed out)"
         ),
         Sign("DEADLINE_EXCEEDED: failed to connect to all addresses", types=("XlaRuntimeError", "JaxRuntimeError")),
-        *map(
-            Sign,
-            (
-                "Unable to meet other processes at the rendezvous store",  # Ray's collectives
-                *("Failed to connect to GCS", "Failed to initialize distributed runtime client"),
-                *("KVS get error: timeout limit", "failed to connect to lighthouse"),  # oneCCL, torchft
-                # Horovod
-                *("was not reachable via ssh", "could not connect to some hosts via ssh"),
-                "Timed out waiting for tasks to start. Please check connectivity",
-                "Unable to find a set of common task-to-task communication interfaces",
-            ),
-        ),
+        "Unable to meet other processes at the rendezvous store",  # Ray's collectives
+        *("Failed to connect to GCS", "Failed to initialize distributed runtime client"),
+        *("KVS get error: timeout limit", "failed to connect to lighthouse"),  # oneCCL, torchft
+        # Horovod
+        *("was not reachable via ssh", "could not connect to some hosts via ssh"),
+        "Timed out waiting for tasks to start. Please check connectivity",
+        "Unable to find a set of common task-to-task communication interfaces",
         like(r"Horovod was unable to connect to [^\n]{1,80} on any of the following addresses: "),
         like(r"Only \d{1,6}/\d{1,6} workers arrived after "),  # Dask
         like(r"Timed out trying to connect to (?:tcp|tls|ucx)://\S{1,200} after"),

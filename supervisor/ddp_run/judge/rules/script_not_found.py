@@ -20,7 +20,7 @@ import shlex
 
 from ddp_run.evidence.exception_chain import tells_of_a_program
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, anywhere, every, in_whole_log, like, meaning, said_last, survived
+from ddp_run.judge.signs import Hit, anywhere, every, in_whole_log, like, meaning, said_last, survived
 from ddp_run.judge.start_text import NO_PROGRAM
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
@@ -30,20 +30,17 @@ RULE = Rule(
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the file will still be missing"),
 )
-_SCRIPT = Sign(
-    "': [Errno 2]",
+_SCRIPT = like(
     r"can't open file '(?P<path>[^']*)': \[Errno 2\]",
     cause="script {path} not found",
     advice=("ls -l {path}",),
 )
-_IN_CONTAINER = Sign(  # Docker, Apptainer and other runtimes, about a container's program (Go, os/exec)
-    '": executable file not found in $PATH',
+_IN_CONTAINER = like(  # Docker, Apptainer and other runtimes, about a container's program (Go, os/exec)
     r"\"(?P<path>[^\"\n]{1,400})\": executable file not found in \$PATH",
     cause="program {path} not found in the container",
     advice=("command -v {path}   # inside the container",),
 )
-_EXECVE = Sign(  # slurmstepd
-    "error: execve(): ",
+_EXECVE = like(  # slurmstepd
     r"error: execve\(\): (?P<path>[^\n]{1,1000}): (?:No such file or directory|not found)",
     cause="script {path} not found",
     advice=("ls -l {path}",),
@@ -55,8 +52,7 @@ _MODULE = meaning(
     cause="module {module} not found",
     advice=("python -c 'import importlib.util as u; print(u.find_spec(\"{module}\"))'   # None: not in this folder",),
 )
-_NOT_EXECUTABLE = Sign(
-    "FileNotFoundError: [Errno 2] No such file or directory: '",
+_NOT_EXECUTABLE = like(
     r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']*)'",
     cause="program {path} not found",
     advice=("ls -l {path}",),

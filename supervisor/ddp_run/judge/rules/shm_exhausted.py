@@ -41,7 +41,7 @@ _THERE = f"{_NONE_LEFT}{_SHM}/{{file}}"
 _BUS_ERROR = "{who} lost a DataLoader worker{ (pid {pids})} to a bus error: /dev/shm is too small"
 _WORKER = like(rf"{DATA_WORKER} is killed by signal: Bus error", cause=_BUS_ERROR, likely=True)
 _SIGNALLED = like(rf"{DATA_WORKER} is killed by signal: (?P<signal>[\w ]+)")
-_LEFT = Sign("exited unexpectedly", rf"{DATA_WORKER} exited unexpectedly")
+_LEFT = like(rf"{DATA_WORKER} exited unexpectedly")
 _HANDLER = Sign("Unexpected bus error encountered in worker", cause=_BUS_ERROR, likely=True)
 _FULL = r"(?:No space left on device|Cannot allocate memory|Resource temporarily unavailable)"
 _TORCHS = meaning(
@@ -67,8 +67,7 @@ _TRITONS = like(  # Triton's Python backend
 )
 _SPACE = Sign("No space left on device", types=("OSError",), cause=f"{_NONE_LEFT}a lock of Python's multiprocessing")
 _SHARED = re.compile(r"/multiprocessing/(?:synchronize|shared_memory|heap|context)\.py")
-_EVICTED = Sign(
-    "exceeds the limit",
+_EVICTED = like(
     r"Usage of EmptyDir volume \"(?P<file>\w{0,40}shm\w{0,40})\" exceeds the limit",
     cause=f"{_NONE_LEFT}{{file}}",
 )

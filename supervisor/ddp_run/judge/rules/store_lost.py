@@ -21,7 +21,7 @@ from itertools import islice
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import VERY_LAST
-from ddp_run.judge.signs import Sign
+from ddp_run.judge.signs import Sign, like
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -33,7 +33,7 @@ RULE = Rule(
     unlike="together",
 )
 SIGNS = (
-    Sign("TCPStore.cpp", r"TCPStore\.cpp:\d+\] \[c10d\] (?:recv|send)\w+ failed on SocketImpl"),
+    like(r"TCPStore\.cpp:\d+\] \[c10d\] (?:recv|send)\w+ failed on SocketImpl"),
     Sign('"should dump" flag on TCPStore'),
     Sign("Did the remote server shutdown or crash?"),
 )

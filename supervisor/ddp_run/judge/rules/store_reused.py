@@ -19,7 +19,7 @@ torch's `Waiting in store based barrier to initialize process group for rank: 0,
 from __future__ import annotations
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Sign, ended_by, meaning
+from ddp_run.judge.signs import ended_by, like, meaning
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -30,13 +30,10 @@ RULE = Rule(
 )
 _COUNTS = r"\(world_size=(?P<wanted>\d{1,9}), (?:num_workers_joined|worker_count)=(?P<joined>\d{1,9})\b"
 SIGNS = meaning(
-    Sign(
-        "Timed out initializing process group in store based barrier",
-        rf"in store based barrier on rank:? ?\d+, for key: \S+ {_COUNTS}",
-    ),
-    Sign(
-        "Waiting in store based barrier to initialize process group",
-        rf"to initialize process group for (?:rank: ?\d+|\d+ seconds)[^(]{{0,120}}{_COUNTS}",
+    like(rf"Timed out initializing process group in store based barrier on rank:? ?\d+, for key: \S+ {_COUNTS}"),
+    like(
+        r"Waiting in store based barrier to initialize process group for (?:rank: ?\d+|\d+ seconds)[^(]{0,120}"
+        + _COUNTS
     ),
     cause="{who} waited for {wanted} processes at the store, but {joined} joined: another job or an earlier attempt "
     "uses the same store",

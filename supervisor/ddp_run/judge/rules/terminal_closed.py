@@ -20,7 +20,7 @@ import signal
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.judge.printed_text import could_not_print
-from ddp_run.judge.signs import Sign, in_whole_log, quotes
+from ddp_run.judge.signs import in_whole_log, like, quotes
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -30,8 +30,8 @@ RULE = Rule(
     retry=Retry(helps=True, reason="the job itself did not fail: its terminal went away"),
 )
 SIGNS = (
-    Sign("got signal: 1", r"SignalException: Process \d+ got signal: 1\b"),
-    Sign("death signal, shutting down workers", r"Received (?:1|Signals\.SIGHUP) death signal"),
+    like(r"SignalException: Process \d+ got signal: 1\b"),
+    like(r"Received (?:1|Signals\.SIGHUP) death signal, shutting down workers"),
 )
 _STILL_GONE = Retry(helps=False, reason="the terminal will still be gone")
 _ADVICE = (

@@ -18,7 +18,7 @@ a warning.
 from __future__ import annotations
 
 from ddp_run.evidence.model import TORCHS_AGENT, Evidence
-from ddp_run.judge.signs import Sign, anywhere
+from ddp_run.judge.signs import anywhere, like
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record import file_names
 
@@ -28,9 +28,7 @@ RULE = Rule(
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the nodes will still differ"),
 )
-_REFUSED = Sign(
-    "(--preflight strict)", r"error\[DDP105\]: (?P<said>nodes differ in [^\n]{1,1000}? \(--preflight strict\))"
-)
+_REFUSED = like(r"error\[DDP105\]: (?P<said>nodes differ in [^\n]{1,1000}? \(--preflight strict\))")
 """ddp-run's own message, in a pasted log."""
 SIGNS = (_REFUSED,)
 _ALIKE = "make the nodes identical, or use --preflight auto, which only warns"

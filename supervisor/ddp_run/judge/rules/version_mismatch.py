@@ -69,7 +69,7 @@ _IN_WORDS: tuple[Sign, ...] = (
     Sign("but source was compiled with", types=_RAISED),  # TensorFlow, about cuDNN
     Sign("Gencode/Runtime versions", types=_RAISED),  # protobuf
     Sign("max supported IR version", types=_RAISED),  # ONNX Runtime
-    Sign("of Cuda that does", r"a version of Cuda that does\s+not match the version used to", _RAISED),  # apex
+    like(r"a version of Cuda that does\s+not match the version used to", _RAISED),  # apex
     like(r"\w{1,60}==\S{1,40} is used but incompatible", _RAISED),  # OpenMMLab
     like(r"only supported on CUDA [\d.]{2,6} and (?:above|newer|later)", _RAISED),
     like(r"but this version of \w{1,40} requires version", _RAISED),
@@ -86,8 +86,8 @@ _OLDER = (
     Sign("Your currently installed version of Keras is Keras 3"),
     Sign("Dataset scripts are no longer supported"),
     Sign("' not found. Available feature types: "),
-    Sign("did not match any variant of untagged enum", r"any variant of untagged enum (?:ModelWrapper|Py\w+Wrapper)"),
-    Sign("does not exist or is not currently imported", r"Tokenizer class \w+ does not exist or is not currently"),
+    like(r"did not match any variant of untagged enum (?:ModelWrapper|Py\w+Wrapper)"),
+    like(r"Tokenizer class \w+ does not exist or is not currently imported"),
     like(r"rope_scaling`? must be a dictionary with two fields"),
     Sign(
         "`",
@@ -123,7 +123,7 @@ _DROPPED_BY = tuple(
         ("distutils|imp|asyncore|asynchat|cgi|pipes", "Python"),
     )
 )
-_SAID: tuple[Sign, ...] = (
+_SAID = meaning(
     *meaning(
         like(r"(?<!\S)(?P<need>\S+) is required for a normal functioning[^\n]{0,40}, but found (?P<have>\S*[^\s.])"),
         *(
@@ -136,7 +136,7 @@ _SAID: tuple[Sign, ...] = (
         ),
         like(r"Requires (?P<need>Flash-Attention version [^\n]{0,100}?) but got (?P<have>\S*[^\s.])"),
         like(r"Loaded runtime CuDNN library: (?P<have>[\d.]+) but source was compiled with: (?P<need>[\d.]*\d)"),
-        Sign("VersionConflict", r"VersionConflict: \((?P<have>[^\n]{1,200}?), Requirement\.parse\('(?P<need>[^']+)'\)"),
+        like(r"VersionConflict: \((?P<have>[^\n]{1,200}?), Requirement\.parse\('(?P<need>[^']+)'\)"),
         like(r"(?P<need>[\w\-]{1,40} version \S{1,40}) is required, but found (?P<have>\S*[^\s.])", _IMPORT),
         like(
             r"(?P<have>\S{1,80} is installed with version \S{1,40}), which is less than the minimum required version "
@@ -151,8 +151,7 @@ _SAID: tuple[Sign, ...] = (
     Sign("VersionConflict", types=("VersionConflict", "ContextualVersionConflict")),
     *meaning(
         like(r"The '(?P<need>[^']+)' distribution was not found and is required by (?P<by>[^\n]*)"),
-        Sign(
-            "' not found (required by",
+        like(
             r"version [`'](?P<need>(?:GLIBCXX|GLIBC|CXXABI|GOMP|GCC)_[\d.]+)' not found \(required by"
             r" (?:[^)]{0,400}/)?(?P<by>[^)/]{1,400})\)",
             advice=(
@@ -162,8 +161,7 @@ _SAID: tuple[Sign, ...] = (
         ),
         cause="{who} has no {need}, required by {by}{where}",
     ),
-    Sign(
-        ": undefined symbol: ",
+    like(
         r"(?<![^\s:])(?:[^\s:]{0,300}/)?(?P<library>[^\s:/]{1,200}\.so[\w.]{0,40}): undefined symbol: (?P<symbol>\w+)",
         cause="{who} cannot load {library}{where}: most likely built for a different torch version",
         advice=(
@@ -193,8 +191,7 @@ _SAID: tuple[Sign, ...] = (
         likely=True,
     ),
     *_DROPPED_BY,
-    Sign(
-        "The detected CUDA version (",
+    like(
         r"The detected CUDA version \((?P<have>[\d.]+)\) mismatches the version that was used to compile\s+"
         r"PyTorch \((?P<cuda>[\d.]+)\)",
         cause="{who} builds an extension with CUDA {have}, but torch uses CUDA {cuda}{where}",
@@ -205,7 +202,7 @@ _SAID: tuple[Sign, ...] = (
         Sign("numpy.core.multiarray failed to import", types=("ImportError",), likely=True),
         Sign("Numpy is not available", types=("RuntimeError",), likely=True),
         Sign("may indicate binary incompatibility", types=("ValueError",)),
-        Sign("module compiled against A", r"module compiled against (?:API|ABI) version [^\n]{0,100}", _IMPORT),
+        like(r"module compiled against (?:API|ABI) version [^\n]{0,100}", _IMPORT),
         advice=_OLDER_NUMPY,
     ),
     like(r"has model type [`'](?P<model>[^`']{1,200})[`'] but Transformers does not recognize this architecture"),
@@ -216,8 +213,8 @@ _SAID: tuple[Sign, ...] = (
     Sign("VersionMismatch", types=("VersionMismatch",)),  # Dask
     Sign("Version tag does not match. Note: Current Version"),  # TensorRT
     Sign("NIXL compatibility hash mismatch"),
-    *map(Sign, ("is newer than and incompatible with jax version", "but this version of jax requires version")),
-    Sign("fatal   : Unsupported .version ", r"ptxas fatal +: Unsupported \.version [\d.]+; current version is"),
+    *("is newer than and incompatible with jax version", "but this version of jax requires version"),
+    like(r"ptxas fatal +: Unsupported \.version [\d.]+; current version is"),
     *meaning(
         like(r"'numpy' has no attribute '(?P<numpy>(?:bool|complex|float|int|long|object|str|string|unicode)[_08]?)'"),
         cause=_GONE,
@@ -247,8 +244,7 @@ _SAID: tuple[Sign, ...] = (
         advice=("python -m pip install 'protobuf<=3.20.3'   # or newer releases of the packages with _pb2.py files",),
     ),
     Sign("Attempted to read a PyTorch file with version "),
-    Sign(
-        "Unsupported global: GLOBAL ",
+    like(
         r"Unsupported global: GLOBAL (?P<global>(?:(?P<package>[\w.]{1,200})\.)?(?P<short>\w{1,100}))",
         cause="{who} loaded a checkpoint with {global} in it{where}: torch 2.6 and later reject it",
         advice=(
