@@ -134,8 +134,8 @@ def test_healthy_text_has_none() -> None:
 )
 def test_the_line_that_shows_it(kind: str, message: str, traceback: str, line: int | None) -> None:
     log = LogText("log", ("step 1", "OSError: no room", "cannot go on: not allowed", "the end"))
-    quote = traceback_text.line_of(log, ExceptionInfo(kind, message, None, None, None, traceback))
-    assert (None if quote is None else quote.line) == line
+    shown = traceback_text.line_of(log, ExceptionInfo(kind, message, None, None, None, traceback))
+    assert [quote.line for quote in shown] == ([] if line is None else [line])
 
 
 def test_a_progress_bar_before_a_prefix_that_each_line_has() -> None:

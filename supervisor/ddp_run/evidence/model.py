@@ -32,6 +32,7 @@ Found = TypeVar("Found")
 UNORDERED = 2**63
 """`Death.order` of a rank whose time of failure is unknown."""
 _CRASHES = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
+_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 Phase = Literal["launch", "before-init", "init", "after-init", "training", "shutdown"]
 
 
@@ -149,7 +150,17 @@ class Death:
     @property
     def crashed_on_the_way_out(self) -> bool:
         """Its program failed with an exception, and native code then crashed during interpreter shutdown."""
-        return self.exception is not None and self.failed_at is not None and -(self.code or 0) in _CRASHES
+        return self.exception is not None and self.failed_at is not None and self.crashed
+
+    @property
+    def crashed(self) -> bool:
+        """A signal ended it that the process itself caused."""
+        return -(self.code or 0) in _CRASHES
+
+    @property
+    def ended_from_outside(self) -> bool:
+        """A signal ended it that others send, maybe long after its last output."""
+        return -(self.code or 0) in _FROM_OUTSIDE
 
     @property
     def who(self) -> str:

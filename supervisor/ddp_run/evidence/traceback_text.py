@@ -125,11 +125,11 @@ def last(lines: Sequence[str]) -> Printed | None:
     return next((p for p in reversed(found) if p.final), found[-1] if found else None)
 
 
-def line_of(log: LogText, exception: ExceptionInfo) -> Quote | None:
+def line_of(log: LogText, exception: ExceptionInfo) -> tuple[Quote, ...]:
     """Return the last line of the log that shows this exception: its type and the first line of its message.
 
     Otherwise the last that starts with its type: a SyntaxError's message is printed without the position that `str`
-    adds.
+    adds. Empty if no line does.
     """
     name = exception.type.rpartition(".")[2]
     message = exception.message.partition("\n")[0].partition(REDACTED)[0].strip()  # the log is not redacted
@@ -138,7 +138,7 @@ def line_of(log: LogText, exception: ExceptionInfo) -> Quote | None:
     own = bool(message) and not exception.traceback  # a program's own words may name no class
     found = [index for index in (range(len(log.lines)) if own else named) if message in log.lines[index]]
     found = found or [index for index in named if alone.search(log.lines[index])]
-    return log.quote(found[-1]) if found else None
+    return tuple(map(log.quote, found[-1:]))
 
 
 def from_text(text: str) -> ExceptionInfo | None:

@@ -7,7 +7,6 @@ on.
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,7 +14,6 @@ from ddp_run.evidence.model import Death, LogText
 from ddp_run.evidence.windows import VERY_LAST
 from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words
 
-_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 _OF_A_GPU = re.compile(
     r"CUDA|cuda|cuDNN|cuBLAS|CUBLAS|CUDNN|NVML|NCCL|nccl|HIP |hip[A-Z]|rocBLAS|miopen|MIOpen|RCCL|HSA_"
     r"|XPU|SYCL|level_zero|[Tt]riton|AcceleratorError"
@@ -57,7 +55,7 @@ def ended_by_gpu(death: Death, signs: Sequence[Sign]) -> Hit | None:
     """
     if death.exception is not None:
         return in_exception(death, signs)
-    if death.code not in _FROM_OUTSIDE:
+    if not death.ended_from_outside:
         return in_last_words(death, signs)
     hit = in_last_words(death, signs, VERY_LAST)
     return None if hit is None else replace(hit, confidence="likely")
@@ -101,7 +99,7 @@ def is_of_a_gpu(death: Death) -> bool:
     """Whether the rank's end came from a GPU runtime, or is unknown."""
     raised = death.exception
     if raised is None:
-        return death.code not in _FROM_OUTSIDE
+        return not death.ended_from_outside
     return _OF_A_GPU.search(f"{raised.type}: {raised.message}") is not None
 
 

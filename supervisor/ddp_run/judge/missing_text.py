@@ -6,8 +6,7 @@ next to a word for something on a disk.
 
 from __future__ import annotations
 
-from ddp_run.evidence.model import Death
-from ddp_run.judge.signs import Hit, Sign, in_exception, like
+from ddp_run.judge.signs import Sign, like
 
 _RAISED = frozenset(
     {
@@ -72,9 +71,4 @@ SIGNS = (
         rf"{_OF_CLASS}(?:[^\n]{{0,400}}?(?<![^\s'\"`(]){_PLACE}['\"`]?[^\n/]{{0,40}}|[^\n]{{0,1000}}){_ENOENT}",
     ),
 )
-
-
-def missing_path(death: Death) -> Hit | None:
-    """Return the exception that ended the rank if it is about a missing path; group `path` if it shows the path."""
-    hit = in_exception(death, SIGNS)
-    return hit if hit is not None and hit.exception is death.exception else None
+"""Group `path`, if it is shown."""

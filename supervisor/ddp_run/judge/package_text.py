@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death
-from ddp_run.judge.signs import Hit, Sign, in_exception, like
+from ddp_run.judge.signs import Hit, Sign, in_itself, like
 
 _PACKAGE = (
     r"(?:py)?torch(?:vision|audio|ao|data|tune|_xla|[- ]xla)?|transformers|accelerate|peft|trl|datasets|diffusers"
@@ -91,7 +91,6 @@ def wrong_version(death: Death) -> Hit | None:
 
 
 def _told(death: Death, signs: tuple[Sign, ...]) -> Hit | None:
-    hit = in_exception(death, signs)
-    if hit is None or hit.exception is None or hit.exception.type.rpartition(".")[2] in _OF_A_CHILD:
-        return None
-    return hit if hit.exception is death.exception else None
+    hit = in_itself(death, signs)
+    repeated = hit is not None and hit.exception is not None and hit.exception.type.rpartition(".")[2] in _OF_A_CHILD
+    return None if repeated else hit

@@ -7,7 +7,6 @@ expression runs (`ddp_run.evidence.scan`).
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
@@ -22,8 +21,6 @@ from ddp_run.judge.verdict import Confidence, Finding, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 from ddp_run.values.literals import longest
 
-_CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-"""Signals caused by the process itself. Any other signal may have come long after a line."""
 _NCCL_ERRORS = ("NCCL error", "NCCL Error", "ncclUnhandledCudaError", "ncclSystemError", "ncclInternalError")
 URL = r"(?P<url>https?://(?:[^/@\s]{1,200}@)?(?P<host>[^\s/:'\"?<>]{1,255})(?::(?P<port>\d{1,5}))?[^\s'\"?<>]*+)"
 """A URL up to its query; groups `url`, `host` and `port`."""
@@ -33,7 +30,6 @@ DATA_WORKER = r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\)"
 """From torch/utils/data/dataloader.py; group `pids`."""
 _NOT_STARTED = (126, 127)
 """A shell's exit codes for a program that it could not run or could not find."""
-_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,20 +242,27 @@ def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
     return None
 
 
+def in_itself(death: Death, signs: Sequence[Sign]) -> Hit | None:
+    """Find the sign in the exception that ended the rank, and in none that led to it."""
+    hit = in_exception(death, signs)
+    return hit if hit is not None and hit.exception is death.exception else None
+
+
 def in_last_words(death: Death, signs: Sequence[Sign], lines: int = LAST_WORDS) -> Hit | None:
     """Find the sign in the rank's last lines, unless it went on after it; certain only if it crashed there."""
-    sure: Confidence = "certain" if -(death.code or 0) in _CRASHES else "likely"
+    sure: Confidence = "certain" if death.crashed else "likely"
     plain = [sign for sign in signs if not sign.types]
     ending = death.stderr.ending(LAST_WORDS)
-    hit = _last(ending, plain, sure, lines)
+    hit = anywhere(ending, plain, sure, lines)
     if hit is not None:
         went_on = _went_on(ending.lines)
         if went_on.after_line(hit.index) or (death.watched and went_on.before_abort(hit.index)):
             hit = None
         elif went_on.may_be_over(hit.index):
             hit = replace(hit, confidence="likely")
-    hit = hit or _last(death.stack, plain, sure)
-    return hit or (_last(death.nccl.ending(lines), plain, sure) if _speaks_of_nccl(ending) else None)
+    of_nccl = any(map(_held(ending.lines), _NCCL_ERRORS))  # then its lines elsewhere belong to it
+    hit = hit or anywhere(death.stack, plain, sure)
+    return hit or (anywhere(death.nccl.ending(lines), plain, sure) if of_nccl else None)
 
 
 def said_last(death: Death, signs: Sequence[Sign]) -> Hit | None:
@@ -267,17 +270,12 @@ def said_last(death: Death, signs: Sequence[Sign]) -> Hit | None:
 
     A shell's exit code for a program that was not started outweighs lines after it.
     """
-    if death.exception is not None or death.code in _FROM_OUTSIDE:
+    if death.exception is not None or death.ended_from_outside:
         return None
     ending = death.stderr.ending(LAST_WORDS)
-    hit = _last(ending, signs, "likely", LEAVING)
+    hit = anywhere(ending, signs, "likely", LEAVING)
     over = hit is not None and death.code not in _NOT_STARTED and survived(ending, hit)
     return None if over else hit
-
-
-def anywhere(log: LogText, signs: Sequence[Sign]) -> Hit | None:
-    """Find the last line of the whole log with a sign, for messages that no program prints unless it happened."""
-    return _last(log, signs, "certain")
 
 
 def in_whole_log(attempt: Evidence, signs: tuple[Sign, ...]) -> Hit | None:
@@ -316,13 +314,10 @@ def quotes(*hits: Hit | None) -> tuple[Quote, ...]:
     return tuple(hit.quote for hit in hits if hit is not None and hit.quote is not None)
 
 
-def _speaks_of_nccl(log: LogText) -> bool:
-    """Whether the log contains an NCCL error, so that NCCL's lines elsewhere belong to it."""
-    return any(map(_held(log.lines), _NCCL_ERRORS))
-
-
-def _last(log: LogText, signs: Sequence[Sign], confidence: Confidence, lines: int | None = None) -> Hit | None:
-    """Return the last line with a sign; with `lines`, only if it is among the last so many."""
+def anywhere(
+    log: LogText, signs: Sequence[Sign], confidence: Confidence = "certain", lines: int | None = None
+) -> Hit | None:
+    """Find the last line of the log, or of its last `lines`, with a sign: certain if no program prints it in vain."""
     holds = _held(log.lines)
     present = [sign for sign in signs if holds(sign.words)]
     first = 0 if lines is None else max(0, len(log.lines) - lines)
@@ -352,4 +347,4 @@ def _quote(log: LogText, link: ExceptionInfo, match: Match[str]) -> Quote | None
         for index in range(len(log.lines) - 1, -1, -1):
             if wanted in log.lines[index]:
                 return log.quote(index)
-    return line_of(log, link)
+    return next(iter(line_of(log, link)), None)

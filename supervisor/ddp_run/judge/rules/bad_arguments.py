@@ -22,9 +22,9 @@ from ddp_run.evidence.exception_chain import statement
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import LAST_WORDS
-from ddp_run.judge.missing_text import missing_path
+from ddp_run.judge import missing_text
 from ddp_run.judge.package_text import missing_package, wrong_version
-from ddp_run.judge.signs import Hit, Sign, anywhere, every, in_exception, like
+from ddp_run.judge.signs import Hit, Sign, anywhere, every, in_exception, in_itself, like
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import ExceptionInfo
 
@@ -159,11 +159,11 @@ def _is_refusal(raised: ExceptionInfo) -> bool:
 
 def _names_something_else(death: Death) -> bool:
     """An option may be valid although the file it names is missing."""
-    return any(found(death) is not None for found in (missing_path, missing_package, wrong_version))
+    found = in_itself(death, missing_text.SIGNS) or missing_package(death) or wrong_version(death)
+    return found is not None
 
 
 def _checked(death: Death, attempt: Evidence, raised: ExceptionInfo) -> Finding:
-    quote = line_of(death.stderr, raised)
     said = raised.message.partition("\n")[0][:200]
     cause = f"{attempt.script or 'the script'} rejected its arguments{raised.where}: {said}"
-    return Finding(RULE, cause, (quote,) if quote else (), confidence="likely")
+    return Finding(RULE, cause, line_of(death.stderr, raised), confidence="likely")

@@ -20,7 +20,7 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import AFTER
-from ddp_run.judge.signs import Hit, Sign, ended_by, every, in_exception, like, meaning, quotes
+from ddp_run.judge.signs import Hit, Sign, ended_by, every, in_itself, like, meaning, quotes
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -148,8 +148,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _said_in_words(death: Death) -> Finding | None:
-    hit = in_exception(death, _IN_WORDS)
-    if hit is None or hit.exception is not death.exception or _RECOMPUTED.search(hit.match.string[:400]):
+    hit = in_itself(death, _IN_WORDS)
+    if hit is None or _RECOMPUTED.search(hit.match.string[:400]):
         return None
     return hit.finding(RULE, death)
 
@@ -164,7 +164,7 @@ def _tolerated(death: Death) -> Finding | None:
     if not warned:
         return None
     cause = f"{death.who} raised {raised.type} right after loading a checkpoint with mismatched sizes:"
-    shown = tuple(quote for quote in (*quotes(warned[-1]), line_of(death.stderr, raised)) if quote is not None)
+    shown = (*quotes(warned[-1]), *line_of(death.stderr, raised))
     advice = ("grep -rn 'strict=False' --include='*.py' .   # load with strict=True to see every difference",)
     said = f"{cause} {_sizes(warned[-1].match)}"
     return Finding(RULE, said, shown, advice, "likely")

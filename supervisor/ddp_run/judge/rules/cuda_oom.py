@@ -103,7 +103,6 @@ SIGNS = meaning(
         ("RuntimeError",),
         likely=True,
     ),
-    like(r"(?:CUDA|HIP|CUDA driver) [Ee]rror: out of memory"),
     like(rf"would exceed allowed memory\. \(out of memory\)(?:[\s\S]{{0,200}}?Requested\s*: (?P<asked>{_SIZE}))?"),
     Sign("_ALLOC", r"\b(?:CU|HIP)[A-Z]{2,12}_(?:STATUS_)?ALLOC(?:ATION)?_FAILED"),
     like(r"EL0004\)?: [^\n]{0,80}?Failed to allocate memory"),  # Ascend

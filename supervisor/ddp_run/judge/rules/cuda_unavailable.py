@@ -30,7 +30,7 @@ import re
 
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
 from ddp_run.judge.gpu_text import ended_by_gpu, errors_named, vendor
-from ddp_run.judge.signs import Hit, Sign, in_exception, in_whole_log, like, meaning
+from ddp_run.judge.signs import Hit, Sign, in_exception, in_itself, in_whole_log, like, meaning
 from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -187,7 +187,7 @@ _REQUIRED = meaning(
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a message that there is no GPU, if it ended the rank."""
-    hit = ended_by_gpu(death, SIGNS) or _none_there(death) or _required(death)
+    hit = ended_by_gpu(death, SIGNS) or _none_there(death) or in_itself(death, _REQUIRED)
     if hit is None:
         return None
     said = hit.match.string
@@ -201,12 +201,6 @@ def _none_there(death: Death) -> Hit | None:
     """`torch.accelerator.current_accelerator()` returns None, and the program reads its type; or an assertion."""
     hit = in_exception(death, _NONE_THERE)
     return hit if hit is not None and _ASKED_FOR_ONE.search(hit.statement) else None
-
-
-def _required(death: Death) -> Hit | None:
-    """Find a library's own check in the exception that ended the rank."""
-    hit = in_exception(death, _REQUIRED)
-    return hit if hit is not None and hit.exception is death.exception else None
 
 
 def match_launch(attempt: Evidence) -> Finding | None:

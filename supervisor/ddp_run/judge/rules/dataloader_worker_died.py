@@ -91,13 +91,12 @@ def _left_its_batch(death: Death) -> Finding | None:
         return None
     if not all(frame in raised.traceback for frame in _SHARING):
         return None
-    quote = line_of(death.stderr, raised)
     cause = f"a DataLoader worker of {death.who} was gone before its batch was read ({raised.type})"
     advice = (
         "dmesg -T | grep -iE 'killed process|segfault'   # did the kernel kill it, and why?",
         "torch.multiprocessing.set_sharing_strategy('file_system')   # if workers are meant to exit early",
     )
-    return Finding(RULE, cause, (quote,) if quote else (), advice, "likely")
+    return Finding(RULE, cause, line_of(death.stderr, raised), advice, "likely")
 
 
 def _killed_for_memory(hit: Hit, attempt: Evidence) -> tuple[str, list[Quote]]:

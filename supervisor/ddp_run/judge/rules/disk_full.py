@@ -34,7 +34,6 @@ RULE = Rule(
 _FULL = (
     like(rf"No space left on device(?:: {QUOTED_PATH}(?: -> '(?P<to>[^'\n]+)')?|, file path: (?P<file>\S+))?"),
     like(rf"(?P<quota>Disk quota exceeded)(?:: {QUOTED_PATH})?"),
-    Sign("No space left on device (os error 28)"),
     Sign("database or disk is full"),
     Sign("Not enough disk space. Needed: "),  # datasets
     Sign("OutOfDiskError: ", types=("OutOfDiskError",)),  # Ray

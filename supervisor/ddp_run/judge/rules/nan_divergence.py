@@ -19,7 +19,7 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import LEAVING
-from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words, like
+from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_itself, in_last_words, like
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -107,10 +107,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 def _said_in_general(death: Death) -> Hit | None:
     """Only in the exception that ended the rank: NaN in data is a different problem."""
-    hit = in_exception(death, _GENERAL)
-    if hit is None or hit.exception is not death.exception or _OF_DATA.search(hit.match.string):
-        return None
-    if hit.match.start() > _AT_ONCE:
+    hit = in_itself(death, _GENERAL)
+    if hit is None or _OF_DATA.search(hit.match.string) or hit.match.start() > _AT_ONCE:
         return None
     return hit
 

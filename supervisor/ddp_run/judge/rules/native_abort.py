@@ -81,8 +81,7 @@ def _raised_before(death: Death, hit: Hit | None) -> bool:
         return False
     if hit is None or hit.quote is None:
         return True
-    shown = line_of(death.stderr, death.exception)
-    return shown is not None and (shown.line or 0) < (hit.quote.line or 0)
+    return any((shown.line or 0) < (hit.quote.line or 0) for shown in line_of(death.stderr, death.exception))
 
 
 def _says_why(hit: Hit | None) -> bool:

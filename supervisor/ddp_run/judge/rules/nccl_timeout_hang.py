@@ -144,8 +144,7 @@ def _raised_later(death: Death) -> bool:
     first = _first(death)
     if first is None or first.quote is None or death.exception is None:
         return False
-    shown = line_of(death.stderr, death.exception)
-    return shown is not None and (first.quote.line or 0) < (shown.line or 0)
+    return any((first.quote.line or 0) < (shown.line or 0) for shown in line_of(death.stderr, death.exception))
 
 
 def _first(death: Death) -> Hit | None:

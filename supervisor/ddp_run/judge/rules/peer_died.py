@@ -56,7 +56,6 @@ SIGNS: tuple[Sign, ...] = (
 _STORE_LOST = re.compile(r"^(?:Connection (?:reset|closed) by peer|Broken pipe|Connection was likely closed)")
 _TORCHS = frozenset({"RuntimeError", "DistNetworkError", "DistBackendError", "DistStoreError", "DistError"})
 _OTHERS = frozenset({"XlaRuntimeError", "JaxRuntimeError", "HorovodInternalError", "CommClosedError"})
-_CRASHED = tuple(-number for number in (signal.SIGBUS, signal.SIGSEGV, signal.SIGILL, signal.SIGFPE))
 _ABORTS = re.compile(r"terminate called|what\(\): |[Ww]atchdog|[Tt]erminating the process|Check failed")
 
 
@@ -67,10 +66,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         name = raised.type.rpartition(".")[2]
         of_torch = name != "RuntimeError" or "/torch/distributed/" in (raised.traceback or "")
         lost = _says_lost(raised.message) or (of_torch and _STORE_LOST.search(raised.message))
-        quote = line_of(death.stderr, raised)
         if name not in _TORCHS | _OTHERS or not lost:
             return None
-        return Finding(RULE, _cause(death, attempt, raised.message), (quote,) if quote else ())
+        return Finding(RULE, _cause(death, attempt, raised.message), line_of(death.stderr, raised))
     hit = in_last_words(death, SIGNS, LAST_WORDS) if _may_follow(death) else None
     return hit.finding(RULE, death, _cause(death, attempt, hit.text), confidence="certain") if hit is not None else None
 
@@ -80,11 +78,10 @@ def _may_follow(death: Death) -> bool:
     one, it aborted on its own, and the lines about lost connections in the shared log are its peers'. A lost peer never
     causes a crash.
     """
-    if death.code in _CRASHED:
-        return False
-    if death.code != -signal.SIGABRT:
+    if not death.crashed:
         return True
-    return any(_ABORTS.search(line) for line in death.stderr.ending(LAST_WORDS).lines)
+    said = death.stderr.ending(LAST_WORDS).lines
+    return death.code == -signal.SIGABRT and any(_ABORTS.search(line) for line in said)
 
 
 def _says_lost(text: str) -> bool:

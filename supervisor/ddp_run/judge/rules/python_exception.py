@@ -49,7 +49,6 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return _cut_off(death)
     where = f" in {raised.place}" if raised.place else ""
     said = _said(raised)
-    quote = line_of(death.stderr, raised)
     alone = len(attempt.deaths) + len(attempt.clean_exits) > 1 and not any(
         other.exception and other.exception.type == raised.type for other in attempt.deaths if other.rank != death.rank
     )
@@ -61,7 +60,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     return Finding(
         RULE,
         f"{death.who} raised {raised.type}{where}{said}",
-        (quote,) if quote else (),
+        line_of(death.stderr, raised),
         advice if alone else (),
         confidence="certain" if _is_the_reason(raised, attempt) else "likely",
     )

@@ -74,12 +74,11 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a rank whose script does not compile, or whose script is the word `python`."""
     raised = death.exception
     if raised is not None and raised.type in _TYPES and not _is_of_a_text(raised):
-        quote = line_of(death.stderr, raised)
         place = f"{raised.file}:{raised.line}" if raised.file else "the script"
         return Finding(
             RULE,
             f"{place} does not parse: {_PLACE.sub('', raised.message.partition(chr(10))[0])}",
-            (quote,) if quote else (),
+            line_of(death.stderr, raised),
             (f"python -m py_compile {raised.file}",) if raised.file else (),
         )
     hit = anywhere(death.stderr, (_PYTHON_AS_SCRIPT,))

@@ -44,8 +44,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a rank ended by a SIGHUP that neither ddp-run nor the agent sent, or one that could no longer print."""
     if could_not_print(death):
         cause = f"{death.who} could not print: its terminal is gone"
-        quote = line_of(death.stderr, death.exception) if death.exception is not None else None
-        shown = (quote,) if quote is not None else ()
+        shown = line_of(death.stderr, death.exception) if death.exception is not None else ()
         return Finding(RULE, cause, shown, _ADVICE, "likely", _STILL_GONE)
     if death.code != -signal.SIGHUP or signal.SIGHUP in death.signals_sent:
         return None

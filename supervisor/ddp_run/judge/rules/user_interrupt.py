@@ -51,9 +51,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         or (raised is not None and raised.message == "terminated")
     ):
         return None
-    quote = line_of(death.stderr, raised) if raised is not None else None
+    shown = line_of(death.stderr, raised) if raised is not None else ()
     cause = f"{death.who} was interrupted (SIGINT)"
-    return Finding(RULE, cause, (quote,) if quote else ())
+    return Finding(RULE, cause, shown)
 
 
 def match_stop(attempt: Evidence) -> Finding | None:

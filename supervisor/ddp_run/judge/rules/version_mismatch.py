@@ -24,7 +24,7 @@ import re
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.package_text import wrong_version
-from ddp_run.judge.signs import Hit, Sign, ended_by, in_exception, like, meaning, said_last
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_itself, like, meaning, said_last
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -295,7 +295,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 def _wanted(death: Death) -> Finding | None:
     """Match a library's own exception that says which version it needs."""
     hit = wrong_version(death) or _older(death)
-    if hit is None or hit.exception is None or hit.exception is not death.exception:
+    if hit is None or hit.exception is None:
         return None
     said = hit.exception.message.partition("\n")[0][:160]
     cause = f"{death.who} has an incompatible version{hit.exception.where}: {said}"
@@ -304,8 +304,8 @@ def _wanted(death: Death) -> Finding | None:
 
 def _older(death: Death) -> Hit | None:
     """Match a package that was given an argument or name that its version does not know."""
-    hit = in_exception(death, (*_OLDER, _KEYWORD, _ARCHITECTURE))
-    if hit is None or hit.exception is None:
+    hit = in_itself(death, (*_OLDER, _KEYWORD, _ARCHITECTURE))
+    if hit is None:
         return None
     if hit.sign is _KEYWORD:
         return hit if _raised_in_package(hit) and _calls_by_name(hit) else None
