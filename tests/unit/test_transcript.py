@@ -7,8 +7,8 @@ import json
 import pytest
 
 from ddp_run.evidence.model import Evidence, LogText
+from ddp_run.evidence.pasted.raised import once
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
-from ddp_run.evidence.pasted.torn_line import once
 from ddp_run.evidence.pasted.transcript import read
 from ddp_run.judge.catalogue import follows_another
 from ddp_run.judge.diagnose import judge

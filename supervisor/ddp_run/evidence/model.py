@@ -168,6 +168,11 @@ class Death:
         return self.name or ("a rank" if self.rank is None else f"rank {self.rank}")
 
     @property
+    def trend(self) -> tuple[Quote, ...]:
+        """What was seen of its memory, as evidence."""
+        return () if self.memory is None else (Quote("memory", None, f"{self.who}: {self.memory.words}"),)
+
+    @property
     def watched(self) -> bool:
         """ddp-run saw its end, and no other rank wrote to its log."""
         return self.order != UNORDERED

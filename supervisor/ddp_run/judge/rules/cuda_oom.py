@@ -157,7 +157,8 @@ class _Memory:
         if self.idle is None and reserved is not None and self.used is not None:
             self.idle = max(0, reserved - self.used)
         # In a container the pids may be of another pid namespace, so torch does not find itself among them.
-        self.holders = tuple(map(_holder, _OTHER.finditer(text))) if own is not None else ()
+        listed = _OTHER.finditer(text) if own is not None else ()
+        self.holders = tuple(GpuHolder(int(each["pid"]), int(_bytes(each["size"]))) for each in listed)
         if own is None and self.used is not None:
             own = self.used + (self.idle or 0)
         self.others = None if self.total is None or own is None else max(0, self.total - own - (self.free or 0))
@@ -262,10 +263,6 @@ class _Scene:
             return ()
         assumed = "" if self.certain else " (this rank's GPU according to its environment)"
         return (Quote("gpu", None, look.words(self.gpu) + assumed),)
-
-
-def _holder(found: re.Match[str]) -> GpuHolder:
-    return GpuHolder(int(found["pid"]), int(_bytes(found["size"])))
 
 
 def _rank(pid: int, death: Death, attempt: Evidence) -> Rank | None:

@@ -22,6 +22,7 @@ from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.evidence.traceback_text import line_of
+from ddp_run.judge.rules.preempted_sigterm import BY_AGENT, TOLD
 from ddp_run.judge.signs import DATA_WORKER, Hit, Sign, ended_by, in_last_words, in_whole_log, like
 from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
@@ -42,13 +43,10 @@ SIGNS: tuple[Sign, ...] = (
     Sign("One of the subprocesses has abruptly died"),
     Sign("A worker process managed by the executor was unexpectedly terminated"),
 )
-_TOLD = (Sign("eceived SIGTERM"),)
-"""Messages of Lightning and many handlers: workers get the signal, too, and their end may be all that follows."""
 _LOST = frozenset(
     {"ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "FileNotFoundError"}
 )
 _SHARING = ("torch/utils/data/dataloader.py", "multiprocessing/resource_sharer.py")
-_BY_AGENT = (Sign("closing signal SIGTERM"),)
 _KILLED = "Killed"
 _TERMINATED = "Terminated"
 _BUS = "Bus error"
@@ -75,9 +73,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _went_with_the_rank(hit: Hit, attempt: Evidence) -> bool:
-    """Whether the rank received SIGTERM, too, which then explains both ends."""
+    """Whether the rank received SIGTERM, too, which explains both ends: its workers' may be all that follows."""
     by_signal = (hit["signal"] or "").strip() == _TERMINATED
-    return by_signal and in_whole_log(attempt, _TOLD) is not None and in_whole_log(attempt, _BY_AGENT) is None
+    return by_signal and in_whole_log(attempt, TOLD) is not None and in_whole_log(attempt, BY_AGENT) is None
 
 
 def _left_its_batch(death: Death) -> Finding | None:

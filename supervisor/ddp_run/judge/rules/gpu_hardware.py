@@ -19,7 +19,7 @@ Xid 13, 31, 43 and 45 are caused by programs: see [illegal-memory-access](illega
 
 from __future__ import annotations
 
-from ddp_run.evidence.model import Death, Evidence, LogText
+from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, is_of_a_gpu, vendor
 from ddp_run.judge.signs import Hit, Sign, every, first_of, like, meaning, quotes
 from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
@@ -103,15 +103,12 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 def _xid(death: Death, attempt: Evidence) -> Hit | None:
     """Return the kernel's message about hardware: for this process, else one without a process."""
-    found = [hit for log in (attempt.kernel, death.stderr) for hit in _all(log)]
+    told = [hit for log in (attempt.kernel, death.stderr) for hit in every(log, XID)]
+    found = [hit for hit in told if int(hit["number"] or 0) in XIDS]
     found.sort(key=lambda hit: int(hit["number"] or 0) in _SURVIVED)
     own = [hit for hit in found if death.pid is not None and hit["pid"] == str(death.pid)]
     unnamed = [hit for hit in found if hit["pid"] is None or death.pid is None]
     return next(iter([*own, *unnamed, *found]), None)
-
-
-def _all(log: LogText) -> list[Hit]:
-    return [hit for hit in every(log, XID) if int(hit["number"] or 0) in XIDS]
 
 
 def _said(hit: Hit, death: Death, xid: Hit | None) -> Finding:

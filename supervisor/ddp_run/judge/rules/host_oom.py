@@ -77,7 +77,7 @@ _ADVICE = ("free -h; dmesg -T | grep -i 'killed process'", "try fewer DataLoader
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a SIGKILL recorded as an out-of-memory kill, or a failed allocation of CPU memory."""
     if death.code == -signal.SIGKILL and signal.SIGKILL not in death.signals_sent:
-        return _killed(death, attempt)
+        return _named_by_the_kernel(death, attempt) or _counted(death, attempt) or _told(death, attempt)
     if death.code in _ASKED_TO_END and death.exception is None and attempt.logs_only:
         quote = oom_text.by_scheduler(attempt.agent.log)
         cause = f"the scheduler killed the job for its memory: {quote.text.strip()[:120]}" if quote is not None else ""
@@ -107,21 +107,13 @@ def match_launch(attempt: Evidence) -> Finding | None:
     return Finding(RULE, "the kernel killed torch's agent: out of memory", (), _ADVICE, "likely")
 
 
-def _killed(death: Death, attempt: Evidence) -> Finding | None:
-    return _named_by_the_kernel(death, attempt) or _counted(death, attempt) or _told(death, attempt)
-
-
-def _trend(death: Death) -> tuple[Quote, ...]:
-    return () if death.memory is None else (Quote("memory", None, f"{death.who}: {death.memory.words}"),)
-
-
 def _named_by_the_kernel(death: Death, attempt: Evidence) -> Finding | None:
     """Match the kernel's own line. In a container its pid differs from ours."""
     line = oom_text.named(attempt.kernel, death.pid) if attempt.logs_only else attempt.killed_for_memory(death.pid)
     if line is None:
         return None
     cause = f"the kernel killed {death.who} (pid {death.pid}): out of memory"
-    return Finding(RULE, cause, (line, *_trend(death)), _ADVICE)
+    return Finding(RULE, cause, (line, *death.trend), _ADVICE)
 
 
 def _counted(death: Death, attempt: Evidence) -> Finding | None:
@@ -133,7 +125,7 @@ def _counted(death: Death, attempt: Evidence) -> Finding | None:
     times = "once" if kills == 1 else f"{kills} times"
     count = Quote("kernel", None, f"out-of-memory kills in {where} during this attempt: {kills}")
     cause = f"{death.who} was killed by SIGKILL while {where} ran out of memory ({times})"
-    return Finding(RULE, cause, (count, *_trend(death)), _ADVICE, sure)
+    return Finding(RULE, cause, (count, *death.trend), _ADVICE, sure)
 
 
 def _told(death: Death, attempt: Evidence, what: str = "was killed by SIGKILL") -> Finding | None:

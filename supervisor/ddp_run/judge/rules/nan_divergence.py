@@ -97,8 +97,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         hit = (hit or _last_words(death)) if left else None
     if hit is None:
         return None
-    others = [other for other in attempt.deaths if other.rank != death.rank and other.exception is not None]
-    alone = raised is not None and bool(others) and all(_another(other, death) for other in others)
+    others = [each.exception for each in attempt.deaths if each.rank != death.rank and each.exception is not None]
+    alone = raised is not None and bool(others) and all(each.type != raised.type for each in others)
     first = hit.message.partition("\n")[0]
     said = first if hit.exception is None else first.partition(". ")[0] or hit.exception.type
     cause = hit.says(death) or f"{death.who} stopped on a non-finite value{hit.where(death)}: {said[:160]}"
@@ -116,10 +116,6 @@ def _said_in_general(death: Death) -> Hit | None:
 def _last_words(death: Death) -> Hit | None:
     """The message is usually printed to stdout."""
     return in_last_words(death, _STOPPING, LEAVING) or anywhere(death.stdout.ending(LEAVING), _STOPPING)
-
-
-def _another(other: Death, death: Death) -> bool:
-    return death.exception is not None and other.exception is not None and other.exception.type != death.exception.type
 
 
 def _advice(death: Death, hit: Hit, alone: bool) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     ending = death.stderr.ending(LAST_WORDS)
     hit = anywhere(ending, _WHAT) or anywhere(ending, _LAST_WORDS)
-    crash = crash_of(death)
+    says_why, crash = hit is not None and hit.sign.words != _NO_REASON, crash_of(death)
     if attempt.logs_only and crash is None and _raised_before(death, hit):
         return None
     said = f": {(hit['what'] or '').strip()[:160]}" if hit else ""
@@ -71,7 +71,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         tuple(quotes),
         (*advice, *by_phase(death), *by_core(death)),
         # a process that aborts on purpose (a watchdog) prints why, but an incomplete log may lack it
-        "certain" if _says_why(hit) or crash is not None or not attempt.logs_only else "likely",
+        "certain" if says_why or crash is not None or not attempt.logs_only else "likely",
     )
 
 
@@ -82,7 +82,3 @@ def _raised_before(death: Death, hit: Hit | None) -> bool:
     if hit is None or hit.quote is None:
         return True
     return any((shown.line or 0) < (hit.quote.line or 0) for shown in line_of(death.stderr, death.exception))
-
-
-def _says_why(hit: Hit | None) -> bool:
-    return hit is not None and hit.sign.words != _NO_REASON

@@ -75,7 +75,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     lost = ended_by(death, _RAYS)
     if lost is not None:
         return lost.finding(RULE, death, _cause(lost), _RAYS_ADVICE, confidence="likely")
-    told = _told(attempt) or in_exception(death, (_LOST_STATE,)) or _told_lately(death)
+    lately = in_last_words(death, _LATELY, LEAVING) if death.exception is None else None
+    told = _told(attempt) or in_exception(death, (_LOST_STATE,)) or lately
     if told is None or told.sign is _LOST_STATE:
         return None if told is None else told.finding(RULE, death, _cause(told), _advice(told), confidence="likely")
     if death.exception is not None and not _LOST.search(death.exception.message):
@@ -100,10 +101,6 @@ def _went_on(log: LogText, told: Hit) -> bool:
 
 def _told(attempt: Evidence) -> Hit | None:
     return in_whole_log(attempt, (_NAMED, _DAEMON)) or in_whole_log(attempt, _SCHEDULER)
-
-
-def _told_lately(death: Death) -> Hit | None:
-    return None if death.exception is not None else in_last_words(death, _LATELY, LEAVING)
 
 
 def _cause(told: Hit) -> str:

@@ -65,7 +65,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if raised is not None:
         name = raised.type.rpartition(".")[2]
         of_torch = name != "RuntimeError" or "/torch/distributed/" in (raised.traceback or "")
-        lost = _says_lost(raised.message) or (of_torch and _STORE_LOST.search(raised.message))
+        lost = any(sign.search(raised.message) for sign in SIGNS) or (of_torch and _STORE_LOST.search(raised.message))
         if name not in _TORCHS | _OTHERS or not lost:
             return None
         return Finding(RULE, _cause(death, attempt, raised.message), line_of(death.stderr, raised))
@@ -82,10 +82,6 @@ def _may_follow(death: Death) -> bool:
         return True
     said = death.stderr.ending(LAST_WORDS).lines
     return death.code == -signal.SIGABRT and any(_ABORTS.search(line) for line in said)
-
-
-def _says_lost(text: str) -> bool:
-    return any(sign.search(text) for sign in SIGNS)
 
 
 def _cause(death: Death, attempt: Evidence, message: str) -> str:

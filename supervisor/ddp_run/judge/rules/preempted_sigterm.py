@@ -55,9 +55,9 @@ _HANDLED = like(r"^KeyboardInterrupt: terminated$", ("KeyboardInterrupt",))
 _RAISED = Sign("SIGTERMException", types=("SIGTERMException",))
 """Lightning's."""
 _WORKER = like(r"DataLoader worker \([^)\n]{1,200}\) is killed by signal: Terminated", ("RuntimeError",))
-_TOLD = (Sign("eceived SIGTERM"),)
+TOLD = (Sign("eceived SIGTERM"),)
 """Messages of Lightning and many handlers."""
-_BY_AGENT = (Sign("closing signal SIGTERM"),)
+BY_AGENT = (Sign("closing signal SIGTERM"),)
 _ENDED = (
     like(r"Caught signal \w{1,20} on \S{1,255}: (?P<what>this job is (?:preempted|timed-out))"),
     *(
@@ -135,7 +135,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is not None:
         return hit.finding(RULE, death, f"the job was ended from outside: {hit['what']}", confidence="likely")
     hit = in_exception(death, (_HANDLED, _RAISED)) or _worker_was_told(death, attempt)
-    if hit is not None and in_whole_log(attempt, _BY_AGENT) is None:
+    if hit is not None and in_whole_log(attempt, BY_AGENT) is None:
         return hit.finding(RULE, death, f"{death.who} was stopped by SIGTERM", confidence="likely")
     if death.code is None or -death.code not in _ENDING or -death.code in death.signals_sent:
         return None
@@ -156,7 +156,7 @@ def _worker_was_told(death: Death, attempt: Evidence) -> Hit | None:
     """Return the line which shows that the rank itself received the SIGTERM that ended its DataLoader worker."""
     if not attempt.logs_only or in_exception(death, (_WORKER,)) is None:
         return None
-    return in_whole_log(attempt, _TOLD)
+    return in_whole_log(attempt, TOLD)
 
 
 def match_stop(attempt: Evidence) -> Finding | None:

@@ -85,7 +85,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a message that ended the rank; likely for a bus error of a worker, or of a rank that mentions /dev/shm."""
     hit = ended_by_gpu(death, _OWN) or behind_nccl(death, _NCCLS) or _semaphore(death)
     if hit is None:
-        hit = _workers_bus_error(death) or _bus_error(death)
+        hit = _workers_bus_error(death)
+    if hit is None and death.code == -signal.SIGBUS:  # of the rank itself, whose log mentions shared memory
+        hit = anywhere(death.stderr.ending(LAST_WORDS), _OWN)
     if hit is None:
         return _bus_error_without_a_word(death, attempt)
     clear = anywhere(death.stderr, (*_TORCHS, *_NCCLS)) if hit.sign.likely else None
@@ -116,11 +118,6 @@ def _semaphore(death: Death) -> Hit | None:
         return None
     frames = re.findall(r'File "([^"]+)"', hit.exception.traceback)
     return hit if frames and _SHARED.search(frames[-1]) else None
-
-
-def _bus_error(death: Death) -> Hit | None:
-    """Match SIGBUS of the rank itself if its log mentions shared memory."""
-    return anywhere(death.stderr.ending(LAST_WORDS), _OWN) if death.code == -signal.SIGBUS else None
 
 
 def _bus_error_without_a_word(death: Death, attempt: Evidence) -> Finding | None:

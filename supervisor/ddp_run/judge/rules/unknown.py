@@ -47,7 +47,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     quote = _last_line(death.stderr) if crash is None else crash.quotes
     advice = _read(death, attempt)
     if death.code == -signal.SIGKILL:
-        quote = _memory(death)  # its last line has nothing to do with a signal that a program cannot foresee
+        # its last line has nothing to do with a signal that a program cannot foresee; memory is what to look at next
+        quote = death.trend
         advice = (*_scarce(death), *_KILLED, *_ask(attempt))
     elif death.code is not None and death.code < 0:
         said = attempt.kernel_line(death.pid)
@@ -71,11 +72,6 @@ def _last_line(log: LogText) -> tuple[Quote, ...]:
     """Return the last line that is not blank."""
     last = next((index for index in range(len(log.lines) - 1, -1, -1) if log.lines[index].strip()), None)
     return () if last is None else (log.quote(last),)
-
-
-def _memory(death: Death) -> tuple[Quote, ...]:
-    """Return what was seen of its memory: not proof, but the next thing that an expert would check."""
-    return () if death.memory is None else (Quote("memory", None, f"{death.who}: {death.memory.words}"),)
 
 
 def _scarce(death: Death) -> tuple[str, ...]:
