@@ -48,16 +48,17 @@ def chain(exception: ExceptionInfo) -> tuple[ExceptionInfo, ...]:
     These are the exceptions that it was raised from or while handling, a DataLoader worker's exception, and the members
     of a group.
     """
-    shown = {_words(exception)}
+    shown = {words_of(exception)}
     links = [exception]
     for info in reversed(_all_in(exception.traceback)):
-        if _words(info) not in shown:
-            shown.add(_words(info))
+        if words_of(info) not in shown:
+            shown.add(words_of(info))
             links.append(info)
     return tuple(links)
 
 
-def _words(exception: ExceptionInfo) -> tuple[str, str]:
+def words_of(exception: ExceptionInfo) -> tuple[str, str]:
+    """Return its class and the first line of its message: by these, one exception is recognised twice in a text."""
     return exception.type, exception.message.partition("\n")[0]
 
 
@@ -67,7 +68,7 @@ def origin_of(link: ExceptionInfo, exception: ExceptionInfo) -> ExceptionInfo:
     If its own frames, which begin in the function that caught it, show none of the program's code, its position is
     taken from those who called that function, as the one that ended the chain shows them.
     """
-    same = [each for each in _all_in(exception.traceback) if _words(each) == _words(link)]
+    same = [each for each in _all_in(exception.traceback) if words_of(each) == words_of(link)]
     first = same[0] if len(same) > 1 else link
     if first.file is None or not is_library(first.file) or first is exception:
         return first

@@ -7,7 +7,7 @@ summary is used only for ranks that have no other source. docs/causes/ describes
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ddp_run.evidence import childfailed
@@ -80,7 +80,7 @@ class _Judgement:
         if attempt.unlike is not None and attempt.unlike.refused:
             self.notes += [f"nodes differ in {said}" for said in attempt.unlike.breaking[1:]]
             return self._refused("unlike-nodes", UNFIT)
-        judged = [self.rules.judge(death) for death in _by_order(attempt.deaths)]
+        judged = [self.rules.judge(death) for death in sorted(attempt.deaths, key=lambda death: death.order)]
         own = [item for item in judged if not item.reason]
         first = self._first(own) if own else None
         if attempt.hung_s is not None:
@@ -308,10 +308,6 @@ class _Judgement:
         if len(unordered) < len(self.attempt.deaths) or len(same) < 2 or verdict.confidence != "certain":
             return verdict
         return replace(verdict, confidence="likely")
-
-
-def _by_order(deaths: Iterable[Death]) -> list[Death]:
-    return sorted(deaths, key=lambda death: death.order)
 
 
 def _type(death: Death) -> str | None:

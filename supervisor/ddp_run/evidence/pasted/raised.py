@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ddp_run.evidence import exception_chain, traceback_text
+from ddp_run.evidence.exception_chain import words_of
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.traceback_text import PLACE, Printed
 from ddp_run.evidence.went_on import WentOn, is_news
@@ -103,7 +104,7 @@ class Exceptions:
         headers = (index for index in self._said if traceback_text.HEADER in spoken.lines[index])
         if not found or any(index not in self._taken for index in headers):
             orphans = _orphans(spoken, self._said, self._taken)
-            found |= {each.index: each for each in orphans if _words_of(each.info) not in self._survived}
+            found |= {each.index: each for each in orphans if words_of(each.info) not in self._survived}
         self.found = [found[index] for index in sorted(found)]
 
     def _read(self, printed: Printed, indexes: Sequence[int], lines: Sequence[str], went_on: WentOn) -> Raised | None:
@@ -113,9 +114,9 @@ class Exceptions:
         over = went_on.after(printed.start, printed.index, printed.end)
         if printed.ignored:
             self.ignored.update(own)
-            self._silenced.add(_words_of(printed.info))
+            self._silenced.add(words_of(printed.info))
         if not printed.final or printed.info.type in _CANCELLED:
-            self._survived.add(_words_of(printed.info))
+            self._survived.add(words_of(printed.info))
             return None
         if _is_launchers(printed.info):
             if not (over and says_a_launcher(printed.info.message)):
@@ -130,20 +131,16 @@ class Exceptions:
         """Return every exception, including torn and survived ones: only launchers' and ignored ones are left out."""
         taken = {index for each in self.found for index in each.lines} | self.launchers | self.ignored
         orphans = _orphans(self._spoken, self._said, taken)  # of an ignored one, maybe only its end is shown
-        torn = [each for each in orphans if _words_of(each.info) not in self._silenced]
+        torn = [each for each in orphans if words_of(each.info) not in self._silenced]
         return sorted([*self.found, *torn], key=lambda each: each.index)
 
 
 def _got_past(printed: Printed, later: Printed, went_on: WentOn) -> bool:
     """Whether a program caught the first of its exceptions and not the later, or made progress between them."""
-    if _words_of(printed.info) == _words_of(later.info):
+    if words_of(printed.info) == words_of(later.info):
         return False
     caught = exception_chain.begins_in_function(printed.info) and exception_chain.begins_at_module(later.info)
     return caught or went_on.between(printed.end - 1, later.start)
-
-
-def _words_of(info: ExceptionInfo) -> tuple[str, str]:
-    return info.type, info.message.partition("\n")[0]
 
 
 def _is_launchers(info: ExceptionInfo) -> bool:
