@@ -72,12 +72,12 @@ def like(
     return Sign(longest(pattern), pattern, types, cause, advice, likely, retry)
 
 
-_compiled = cache(re.compile)
-"""The cache of `re` itself is smaller than the catalogue."""
+_compiled = cache(re.compile)  # the cache of `re` itself is smaller than the catalogue
 
 
 def meaning(
     *signs: Sign | str,
+    types: frozenset[str] | tuple[str, ...] = (),
     cause: str | None = None,
     advice: tuple[str, ...] | None = None,
     likely: bool = False,
@@ -87,6 +87,7 @@ def meaning(
     return tuple(
         replace(
             sign,
+            types=sign.types or types,
             cause=sign.cause or cause,
             advice=advice if sign.advice is None else sign.advice,
             likely=sign.likely or likely,
@@ -98,8 +99,7 @@ def meaning(
 
 _FIELD = re.compile(r"\{(\w+)\}")
 _OPTIONAL = re.compile(r"\{([^{}]*(?:\{\w+\}[^{}]*)+)\}")
-_SHOWN = 160
-"""Characters of a line."""
+_SHOWN = 160  # characters of a line
 
 
 @dataclass(frozen=True, slots=True)

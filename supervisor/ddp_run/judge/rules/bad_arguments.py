@@ -24,7 +24,7 @@ from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge import missing_text
 from ddp_run.judge.package_text import missing_package, wrong_version
-from ddp_run.judge.signs import Hit, Sign, anywhere, every, in_exception, in_itself, like
+from ddp_run.judge.signs import Hit, Sign, anywhere, every, in_exception, in_itself, like, meaning
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import ExceptionInfo
 
@@ -50,40 +50,35 @@ _CLAP = tuple(
     for words in ("a value is required for '", "unexpected argument '", "the following required arguments were not ")
 )
 """Programs written in Rust: https://docs.rs/clap, the text of its errors."""
-_RAISED = tuple(
-    like(rf"(?P<what>{pattern})")
-    for pattern in (
-        r"Some \w+(?: \w+)? are not used by the HfArgumentParser: [^\n]*",
-        r"Unknown arguments from config file: [^\n]*",  # TRL
-        r"remaining_argv: \[[^\n]*",  # ms-swift
-        r"Non-existent (?:config )?key: [\w.]{1,200}",  # YACS, detectron2
-        r"'[^'\n]{1,200}' is not a valid YOLO argument",
-        r"Could not override '[^'\n]{1,300}'",  # Hydra
-        r"Could not append to config[^\n]*",
-        r"LexerNoViableAltException: [^\n]{1,300}",
-        r"See https://hydra\.cc/docs/\S{1,60}/override_grammar",
-        r"Command-line overrides must be in the form of key=value[^\n]*",
-        r"Override list has odd length[^\n]*",
-    )
+_RAISED = (
+    like(r"Some \w+(?: \w+)? are not used by the HfArgumentParser: [^\n]*"),
+    like(r"Unknown arguments from config file: [^\n]*"),  # TRL
+    like(r"remaining_argv: \[[^\n]*"),  # ms-swift
+    like(r"Non-existent (?:config )?key: [\w.]{1,200}"),  # YACS, detectron2
+    like(r"'[^'\n]{1,200}' is not a valid YOLO argument"),
+    like(r"Could not override '[^'\n]{1,300}'"),  # Hydra
+    like(r"Could not append to config[^\n]*"),
+    like(r"LexerNoViableAltException: [^\n]{1,300}"),
+    like(r"See https://hydra\.cc/docs/\S{1,60}/override_grammar"),
+    like(r"Command-line overrides must be in the form of key=value[^\n]*"),
+    like(r"Override list has odd length[^\n]*"),
 )
 """Python parsers that raise for rejected arguments."""
-_PRINTED = tuple(
-    like(pattern, likely=True)
-    for pattern in (
-        r"^\W{0,9}(?P<what>Could not override '[^'\n]{1,300}')",
-        r"^\W{0,9}(?P<what>Could not append to config[^\n]{0,300})",
-        r"^\W{0,9}(?P<what>You must specify '[^'\n]{1,200}', e\.g, [^\n]{1,200})",
-        r"^(?P<what>Key '[^'\n]{1,200}' is not in struct)",
-        r"^\W{0,9}(?P<what>See https://hydra\.cc/docs/\S{1,60}/override_grammar\S{0,30} for details)",
-        r"ERROR: (?P<what>Could not consume arg: [^\n]{1,300})",  # Fire
-        r"ERROR: (?P<what>The function received no value for the required arg[^\n]{1,300})",
-        r"error: (?P<what>Parser key [^\n]{1,300})",  # jsonargparse
-        r"error: (?P<what>Key '[^'\n]{1,300}' is not expected)",
-        r"error: (?P<what>Option '[^'\n]{1,300}' is not accepted)",
-        r"^Error: ArgumentValidation\(\"(?P<what>[^\n]{1,300}?)\"?\)$",  # TGI's launcher
-        r"[│|] (?P<what>Unrecognized options?: [^\n│|]{1,300})",  # tyro
-        r"[│|] (?P<what>Argument --[\w.\-]{1,100}: invalid [^\n│|]{1,300})",
-    )
+_PRINTED = meaning(
+    like(r"^\W{0,9}(?P<what>Could not override '[^'\n]{1,300}')"),
+    like(r"^\W{0,9}(?P<what>Could not append to config[^\n]{0,300})"),
+    like(r"^\W{0,9}(?P<what>You must specify '[^'\n]{1,200}', e\.g, [^\n]{1,200})"),
+    like(r"^(?P<what>Key '[^'\n]{1,200}' is not in struct)"),
+    like(r"^\W{0,9}(?P<what>See https://hydra\.cc/docs/\S{1,60}/override_grammar\S{0,30} for details)"),
+    like(r"ERROR: (?P<what>Could not consume arg: [^\n]{1,300})"),  # Fire
+    like(r"ERROR: (?P<what>The function received no value for the required arg[^\n]{1,300})"),
+    like(r"error: (?P<what>Parser key [^\n]{1,300})"),  # jsonargparse
+    like(r"error: (?P<what>Key '[^'\n]{1,300}' is not expected)"),
+    like(r"error: (?P<what>Option '[^'\n]{1,300}' is not accepted)"),
+    like(r"^Error: ArgumentValidation\(\"(?P<what>[^\n]{1,300}?)\"?\)$"),  # TGI's launcher
+    like(r"[│|] (?P<what>Unrecognized options?: [^\n│|]{1,300})"),  # tyro
+    like(r"[│|] (?P<what>Argument --[\w.\-]{1,100}: invalid [^\n│|]{1,300})"),
+    likely=True,
 )
 """Parsers that print the rejected argument and exit: Hydra with code 1, the others with 2."""
 SIGNS: tuple[Sign, ...] = (_ARGPARSE, *_CLICK, *_CLAP, *_RAISED, *_PRINTED)
@@ -108,9 +103,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match exit code 2 of the rank, or of a program it started, with a usage text and an error (argparse, click)."""
     refused = in_exception(death, _RAISED)
     if refused is not None:
-        return refused.finding(
-            RULE, death, f"{attempt.script or 'the script'} rejected its arguments: {refused['what']}"
-        )
+        said = refused.match[0]
+        return refused.finding(RULE, death, f"{attempt.script or 'the script'} rejected its arguments: {said}")
     if death.exception is not None and _is_refusal(death.exception) and not _names_something_else(death):
         return _checked(death, attempt, death.exception)
     hit = _printed(death)

@@ -89,21 +89,16 @@ _LOADED = (
     r"\b(?i:checkpoints?(?!ing)(?!Error)|state[ _]?dict|(?:saved|pretrained) (?:weights|state|model))\b"
 )
 _IN_WORDS = meaning(
-    *(
-        Sign("", said)
-        for said in (
-            rf"{_LOADED}[^\n]{{0,200}}?{_UNLIKE}|{_UNLIKE}[^\n]{{0,200}}?{_LOADED}",
-            r"\b(?i:key|keys|tensor|parameter|weight)\b[^\n]{0,200} not (?:found )?in (?:checkpoint|state)",
-            r"File does not contain tensor |Unexpected key\(s\) in state|CheckpointingException: Global shape mismatch",
-            r"ignore_mismatched_sizes|shape mismatch for loaded ",
-            r"Cannot load \S{1,400} because [^\n]{1,300}? (?:expected shape|has shape) ",
-            r"unable to load the checkpoint\. Ensure you passed in a DeepSpeed compatible",
-            r"; please reset the optimizer \(--reset-optimizer\)|ensure that the architectures match",
-            r"Received saved weight with shape|objects could not be loaded\. Example error message for object",
-            r"onverting the state dict\. Found unexpected key|Failed to apply weight conversion for ",
-            r"state dict not found in dict_keys|state dict do not match exactly",
-        )
-    ),
+    like(rf"{_LOADED}[^\n]{{0,200}}?{_UNLIKE}|{_UNLIKE}[^\n]{{0,200}}?{_LOADED}"),
+    like(r"\b(?i:key|keys|tensor|parameter|weight)\b[^\n]{0,200} not (?:found )?in (?:checkpoint|state)"),
+    like(r"File does not contain tensor |Unexpected key\(s\) in state|CheckpointingException: Global shape mismatch"),
+    like(r"ignore_mismatched_sizes|shape mismatch for loaded "),
+    like(r"Cannot load \S{1,400} because [^\n]{1,300}? (?:expected shape|has shape) "),
+    like(r"unable to load the checkpoint\. Ensure you passed in a DeepSpeed compatible"),
+    like(r"; please reset the optimizer \(--reset-optimizer\)|ensure that the architectures match"),
+    like(r"Received saved weight with shape|objects could not be loaded\. Example error message for object"),
+    like(r"onverting the state dict\. Found unexpected key|Failed to apply weight conversion for "),
+    like(r"state dict not found in dict_keys|state dict do not match exactly"),
     cause="{who} loaded a checkpoint that does not match{where}: {line}",
     likely=True,
 )

@@ -140,12 +140,10 @@ SIGNS = meaning(
     # container runtimes and schedulers
     *("unresolvable CDI devices ", 'no runtime for "nvidia" is configured', "invalid runtime name: nvidia"),
     *("Unknown runtime specified nvidia", "Unable to proceed, no GPU resources available"),
-    *(
-        Sign(words, types=_RAISED)
-        for words in (
-            *("No supported gpu backend found", "no cuda capable devices", "torch.cuda is not available"),
-            *("TpuPlatform is not available", "' requested, but no platforms that are instances of"),
-        )
+    *meaning(
+        *("No supported gpu backend found", "no cuda capable devices", "torch.cuda is not available"),
+        *("TpuPlatform is not available", "' requested, but no platforms that are instances of"),
+        types=_RAISED,
     ),
     like(r"synStatus ?=? ?\d{1,3} \[Device not found\]"),  # Intel Gaudi
     like(r"Cannot find any available ROCm devices?"),
@@ -169,16 +167,12 @@ SIGNS = meaning(
     cause="torch found none",
 )
 _REQUIRED = meaning(
-    *(
-        Sign("", said, _RAISED)
-        for said in (
-            r"CUDA (?:is )?not available|No GPU found|Failed to infer device type|no accelerator device is detected",
-            r"since the accelerator is not available|\b[Nn]o NVIDIA GPU (?:was )?found\b",
-            r"\bCUDA (?:is )?(?:required|needed)\b(?! to be)|\bCUDA was not found(?! on the system, please set)",
-            r"\brequires? (?:a )?CUDA(?: GPUs?)?(?:\.$|[.!;]\s|$)",
-            r"\b(?:a )?GPU is (?:required|needed)\b|\b(?:[Yy]ou need|requires?) a GPU(?:[.!;,]|$)",
-        )
-    ),
+    like(r"CUDA (?:is )?not available|No GPU found|Failed to infer device type|no accelerator device is detected"),
+    like(r"since the accelerator is not available|\b[Nn]o NVIDIA GPU (?:was )?found\b"),
+    like(r"\bCUDA (?:is )?(?:required|needed)\b(?! to be)|\bCUDA was not found(?! on the system, please set)"),
+    like(r"\brequires? (?:a )?CUDA(?: GPUs?)?(?:\.$|[.!;]\s|$)"),
+    like(r"\b(?:a )?GPU is (?:required|needed)\b|\b(?:[Yy]ou need|requires?) a GPU(?:[.!;,]|$)"),
+    types=_RAISED,
     cause="torch found none",
     likely=True,
 )
