@@ -1,1 +1,1 @@
-"""Code that runs inside the agent (`python -m torch.distributed.run`); it may import torch."""
+"""Code that runs inside the agent (torch.distributed.run); it may import torch."""

@@ -52,6 +52,7 @@ class LaunchOptions(TypedDict, total=False):
     nccl_debug: Literal["off", "warn", "info", "trace"] | None
     hang_timeout: float | None
     ddp_debug: bool
+    warm: bool
     backend: str | None
     fallback_backend: str | None
     preflight: Literal["auto", "off", "strict"] | None

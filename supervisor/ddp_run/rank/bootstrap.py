@@ -7,7 +7,7 @@ Modes, the first argument of `__main__.py`:
   exec PROGRAM ARGS…   as torchrun's --no-python
 
 What ddp-run wants arrives in one variable, DDP_RUN_BOOT (JSON, written by ddp_run/agent/logs_specs.py), which is gone
-before the program starts. Cost: tests/bench/bench_bootstrap.py.
+before the program starts. Cost: tests/bench/bench_bootstrap.py. With DDP_RUN_SERVE (warm.py) it goes on in forks only.
 """
 
 import os
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ddp_run.rank.board import Page
 
 VARIABLE = "DDP_RUN_BOOT"
+SERVER_VARIABLE = "DDP_RUN_SERVE"
 SEND_TIMEOUT_S = 0.5
 """A Unix datagram queue holds few messages (net.unix.max_dgram_qlen: 10). A reader that is alive empties it soon."""
 HIGH_DESCRIPTOR = 1000
@@ -48,6 +49,8 @@ class Boot:
         self.restore: "dict[str, str | None]" = wanted.get("restore") or {}
         self.agent: "int | None" = wanted.get("agent")
         self.watch: "dict[str, Any] | None" = wanted.get("watch")
+        self.cold: "str | None" = wanted.get("cold")
+        """Why the ranks are not warm, although the user asked for that; one rank says it."""
         self.described = 0
         """The id of the exception that `[DDP-ERROR]` lines have described."""
         self.rank = int(environ.get("RANK", "-1"))
@@ -68,6 +71,10 @@ class Boot:
             self.send(_encode(self.message(event, at, **more)))
         except Exception:
             pass
+
+    def note(self, text: str) -> None:
+        """Have a fact about this rank written into the journal."""
+        self.say("noted", time.monotonic_ns(), text=text)
 
     def send(self, message: bytes) -> None:
         """Send one datagram to ddp-run, waiting at most SEND_TIMEOUT_S for room. Raises OSError."""
@@ -93,12 +100,16 @@ def main(names: "dict[str, Any]", first_names: "list[str]", main_file: str) -> N
     global _folder
     _folder = main_file[: -len("__main__.py")]
     leave_no_path(main_file)
+    serve = os.environ.pop(SERVER_VARIABLE, None)
+    held = load("warm").serve(_parse(serve), _prctl()) if serve else None
     mode, words = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 2 else ("", [])
     if mode not in ("script", "module", "run-path", "exec"):
         sys.exit("usage: __main__.py script|module|run-path|exec PROGRAM [ARGS...]")
     boot = read_boot()
     if boot is not None:
         set_up(boot, mode)
+        if held is not None:
+            held.note = boot.note
     load("program").Program(boot, main_file, names, first_names, load).run(mode, words)
 
 
@@ -263,6 +274,8 @@ def say_hello(boot: Boot) -> None:
         watched=1 if boot.watch is not None else 0,
         links=boot.links,
     )
+    if boot.cold:
+        boot.note("not warm: " + boot.cold)
 
 
 def write_stacks(boot: Boot) -> None:

@@ -47,8 +47,10 @@ class Hooks:
             "torch.optim.optimizer": self._on_optimizer,
             "torch.nn.parallel.distributed": lambda module: self._during(module.DistributedDataParallel, "__init__", 2),
             "torch.cuda": lambda module: self._during(module, "set_device", 1),
+            "torch": self._on_torch,
         }
-        sys.meta_path.insert(0, AfterImport(targets, self.missed))
+        self._finder = AfterImport(targets, self.missed)
+        sys.meta_path.insert(0, self._finder)
         os.register_at_fork(after_in_child=self._in_child)
         self._sampling.install()
 
@@ -70,6 +72,9 @@ class Hooks:
     def missed(self, name: str, error: BaseException) -> None:
         """Report that something cannot be observed."""
         self._boot.say("missed", self._now(), text="%s: %s: %s" % (name, type(error).__name__, error))
+
+    def _on_torch(self, _module: "ModuleType") -> None:
+        self._finder.look_at_loaded()  # a warm rank's torch comes at once (warm.py)
 
     # -------------------------------------------------------------------------------- process groups
 
@@ -112,8 +117,8 @@ class Hooks:
                     hooks._lines.say("DEBUG", "destroy_process_group")
             return destroy(*args, **kwargs)
 
-        module.init_process_group = init_process_group  # type: ignore[attr-defined]
-        module.destroy_process_group = destroy_process_group  # type: ignore[attr-defined]
+        _replace(module, "init_process_group", init_process_group)
+        _replace(module, "destroy_process_group", destroy_process_group)
         self._sampling.torch_is_there(module)
 
     def _asked_for(self, args: "tuple[Any, ...]", kwargs: "dict[str, Any]") -> "tuple[tuple[Any, ...], dict[str, Any]]":
@@ -193,7 +198,7 @@ class Hooks:
             finally:
                 page.words[call] = outer
 
-        setattr(holder, name, watched)
+        _replace(holder, name, watched)
 
     def _announced(self, shown: str, inner: "Any", args: "tuple[Any, ...]", kwargs: "dict[str, Any]") -> "Any":
         values = ", ".join(str(arg) for arg in args if isinstance(arg, (int, str)))
@@ -209,6 +214,16 @@ class Hooks:
     def _describe(self, call: str, error: BaseException) -> None:
         self._lines.failed(call, error, True)
         self._boot.described = id(error)
+
+
+def _replace(holder: "Any", name: str, wrapper: "Any") -> None:
+    """Put the wrapper in the function's place, and where modules have taken the function from there."""
+    inner = getattr(holder, name)
+    setattr(holder, name, wrapper)
+    for module in list(sys.modules.values()):
+        names = module.__dict__ if type(module) is type(sys) else {}
+        if names.get(name) is inner:
+            names[name] = wrapper
 
 
 class AfterImport:
@@ -245,22 +260,30 @@ class AfterImport:
             except AttributeError:
                 pass
             execute(module)
-            look = self._targets.pop(name, None)
-            if not self._targets:
-                try:
-                    sys.meta_path.remove(self)
-                except ValueError:
-                    pass
-            if look is not None:
-                try:
-                    look(module)
-                except Exception as error:
-                    self.missed(name, error)
+            self._look(name, module)
 
         try:
             loader.exec_module = exec_module
         except AttributeError:
             self._targets.pop(name, None)
+
+    def look_at_loaded(self) -> None:
+        """Look at those that came without being looked for."""
+        for name in [name for name in self._targets if name in sys.modules]:
+            self._look(name, sys.modules[name])
+
+    def _look(self, name: str, module: "ModuleType") -> None:
+        look = self._targets.pop(name, None)
+        if not self._targets:
+            try:
+                sys.meta_path.remove(self)
+            except ValueError:
+                pass
+        if look is not None:
+            try:
+                look(module)
+            except Exception as error:
+                self.missed(name, error)
 
 
 class Outermost:

@@ -141,6 +141,7 @@ class Options:
     backend = _Value[str | None](None)
     fallback_backend = _Value[str | None](None)
     ddp_debug = _Value(False)
+    warm = _Value(False)
     control_port = _Value[int | None](None)
     on_success = _Value[str | None](None)
     on_failure = _Value[str | None](None)

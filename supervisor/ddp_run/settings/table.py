@@ -114,6 +114,12 @@ OWN_ROWS: tuple[Row, ...] = (
         takes_value=False,
         default=False,
     ),
+    _own(
+        "warm",
+        "Start all ranks as forks of one process that has imported torch; launches that this doesn't suit run as ever.",
+        takes_value=False,
+        default=False,
+    ),
     _own("backend", "Use this process-group backend, not the script's.", variable="DDP_BACKEND", metavar="NAME"),
     _own(
         "fallback-backend",

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
+from ddp_run.plan.checks.warm import READ_AT_IMPORT
 from ddp_run.plan.launch_plan import LaunchPlan, agent_environment, dist_timeout_s
 from ddp_run.record import file_names
 from ddp_run.record.run_folder import RunFolder
@@ -80,9 +81,17 @@ def agent_environ(
                 "debug": plan.options.ddp_debug,
             },
             "logs_specs": plan.options.logs_specs,
+            **_warm(plan),
         }
     )
     return given
+
+
+def _warm(plan: LaunchPlan) -> dict[str, object]:
+    """For `ddp_run.agent.warm`: variables that torch will set for the ranks, and those that it reads at its import."""
+    if not plan.options.warm:
+        return {}
+    return {"by_torch": {each.name: each.value for each in plan.by_torch}, "read_at_import": READ_AT_IMPORT}
 
 
 def _terminal(options: Options, environ: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, final
 from ddp_run.record.events import EventSink, Noted, NotEnded, RankStarted, SignalSent, Target
 from ddp_run.record.journal import now
 from ddp_run.values.helper_process import HelperProcess, HelperProcesses, libc_prctl, reap, spawn
-from ddp_run.values.process_table import below, living, send
+from ddp_run.values.process_table import below, is_ending, living, send
 
 if TYPE_CHECKING:
     from ddp_run.observe.kernel_wait import PathArgument
@@ -122,7 +122,7 @@ def end_leftovers(
         deadline, turn_s = time.monotonic() + within_s, _TURN_S
         signalled: set[int] = set()
         while there := left(but):
-            fresh = {pid: began for pid, began in there.items() if pid not in signalled}
+            fresh = {pid: began for pid, began in there.items() if pid not in signalled and not is_ending(pid)}
             if fresh:
                 reached = send(fresh, signum)
                 signalled.update(fresh)
@@ -132,7 +132,8 @@ def end_leftovers(
                 return
             turn_s = min(2 * turn_s, _LONGEST_TURN_S)
 
-    unasked = [pid for pid in left(frozenset()) if pid not in killed]
+    # One that is ending isn't left behind: the kernel ends what warm ranks are forked from together with the agent.
+    unasked = [pid for pid in left(frozenset()) if pid not in killed and not is_ending(pid)]
     if unasked:
         from ddp_run.observe.process_look import descriptions
 

@@ -245,8 +245,9 @@ def _said(given: dict[str, Any], sender: int) -> Said:
             return entered
         case "finished":
             return typed_fields.read(RankFinished, given)
-        case "missed":
-            return Noted(at, f"rank {given['rank']} cannot be monitored: {typed_fields.text(given.get('text'))}")
+        case "missed" | "noted" as kind:
+            what = " cannot be monitored" if kind == "missed" else ""
+            return Noted(at, f"rank {given['rank']}{what}: {typed_fields.text(given.get('text'))}")
         case _:
             raise ValueError("not a message of a rank")
 

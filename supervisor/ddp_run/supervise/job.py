@@ -302,6 +302,7 @@ class _Job:
         plan_file.write(run.folder.plan, run.plan, self._argv, run.folder.run_id, node)
         for warning in self._warnings:
             run.output.say(warning, level="warning")
+            run.emit(Noted(now(), warning))
         if run.folder.note is not None:
             run.emit(Noted(now(), run.folder.note))
         run.output.load()

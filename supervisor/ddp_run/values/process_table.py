@@ -27,6 +27,7 @@ _CHILDREN = "/proc/thread-self/children"
 _SILENT_S = 0.3
 _READ_S = 0.7
 """The longest that ddp-run's loop waits for environments or command lines that a process may keep from being read."""
+_PF_EXITING = 0x4
 _TGKILL = {"x86_64": 234, "aarch64": 131, "riscv64": 131, "loongarch64": 131, "ppc64le": 250, "s390x": 241}
 """The system call's number (Linux, asm/unistd.h). The C library has tgkill only since glibc 2.30."""
 
@@ -85,6 +86,12 @@ def is_alive(pid: int) -> bool:
     except PermissionError:
         pass
     return True
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a process has got SIGKILL, or is on its way out for another reason (linux/sched.h: PF_EXITING)."""
+    flags = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[6:7]
+    return any(int(each) & _PF_EXITING for each in flags) or in_masks(pid, ("SigPnd",), [signal.SIGKILL])
 
 
 def threads(pid: int) -> list[int]:
