@@ -65,9 +65,12 @@ def script(folder: Path, text: str) -> Path:
     return path
 
 
-def whole_job(text: str) -> Callable[[Path, str], float]:
+def whole_job(text: str, ranks: int = 2, ours: Sequence[str] = ()) -> Callable[[Path, str], float]:
+    """`ours`: options that only ddp-run gets."""
+
     def measure(folder: Path, launcher: str) -> float:
-        return run([BIN / launcher, "--nproc-per-node", "2", script(folder, text)], folder)
+        options = ours if launcher == "ddp-run" else ()
+        return run([BIN / launcher, *options, "--nproc-per-node", str(ranks), script(folder, text)], folder)
 
     return measure
 
@@ -109,6 +112,12 @@ def failure_to_exit(kind: str) -> Callable[[Path, str], float]:
 MEASURES: dict[str, tuple[str, Callable[[Path, str], float]]] = {
     "hello": ("2 ranks, hello, start to end", whole_job(HELLO)),
     "gloo": ("2 ranks, gloo all_reduce, start to end", whole_job(GLOO)),
+    "warm-hello": ("2 ranks, hello, --warm, start to end", whole_job(HELLO, ours=["--warm"])),
+    "warm-gloo": ("2 ranks, gloo all_reduce, --warm, start to end", whole_job(GLOO, ours=["--warm"])),
+    "hello-8": ("8 ranks, hello, start to end", whole_job(HELLO, 8)),
+    "gloo-8": ("8 ranks, gloo all_reduce, start to end", whole_job(GLOO, 8)),
+    "warm-hello-8": ("8 ranks, hello, --warm, start to end", whole_job(HELLO, 8, ["--warm"])),
+    "warm-gloo-8": ("8 ranks, gloo all_reduce, --warm, start to end", whole_job(GLOO, 8, ["--warm"])),
     "nodes": ("2 nodes of 1 rank, gloo all_reduce, start to end", two_nodes(GLOO)),
     "failure": ("failing line to exit", failure_to_exit("plain")),
     "deaf": ("the same, a peer ignores SIGTERM, grace 3 s", failure_to_exit("deaf")),

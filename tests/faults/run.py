@@ -1,9 +1,9 @@
 """Runs faulty jobs under ddp-run and compares what it says with `tests/faults/expected.py`.
 
-    python -m tests.faults.run [-j JOBS] [--keep FOLDER] [NAME...]
+    python -m tests.faults.run [-j JOBS] [--keep FOLDER] [--warm] [NAME...]
 
-Names may be parts of names. Jobs that need a GPU run if they are asked for by name: `gpu-`. Exits with 1 where anything
-that was said is wrong.
+With `--warm` ranks are forks of one process that has torch, as ddp-run's option says. Names may be parts of names. Jobs
+that need a GPU run if they are asked for by name: `gpu-`. Exits with 1 where anything that was said is wrong.
 """
 
 from __future__ import annotations
@@ -46,12 +46,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-j", "--jobs", type=int, default=2)
     parser.add_argument("--keep", type=Path)
+    parser.add_argument("--warm", action="store_true")
     parser.add_argument("names", nargs="*")
     asked = parser.parse_args()
     for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_DFL)  # in a script's background, or under nohup, they come ignored
     named = [job for job in (*JOBS, *GPU) if any(name in job.name for name in asked.names)]
-    chosen = named if asked.names else JOBS
+    chosen = named if asked.names else list(JOBS)
+    if asked.warm:
+        chosen = [replace(job, options=("--warm", *job.options)) for job in chosen]
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="faults-"))
     rounds = [(job, folder / f"{job.name}-{number}") for job in chosen for number in range(job.repeat)]
     with ThreadPoolExecutor(asked.jobs) as pool:

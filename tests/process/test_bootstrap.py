@@ -15,6 +15,7 @@ import textwrap
 import time
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import chdir
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from typing import Any
 import pytest
 from tests.waiting import limit
 
+from ddp_run.agent import warm
+from ddp_run.plan.checks.warm import READ_AT_IMPORT
 from ddp_run.plan.launch_plan import RANK_PROGRAM
 
 RANKS_ENVIRONMENT = {
@@ -30,6 +33,7 @@ RANKS_ENVIRONMENT = {
     "WORLD_SIZE": "4",
     "LOCAL_WORLD_SIZE": "2",
     "TORCHELASTIC_RESTART_COUNT": "0",
+    "OMP_NUM_THREADS": "1",  # torchrun's default; without it there is no warm start
 }
 
 
@@ -48,10 +52,11 @@ class Ended:
 
 
 class Ranks:
-    """Starts programs as rank 3, and as plain Python, in one folder."""
+    """Starts programs as rank 3, and as plain Python, in one folder. `warm`: scripts and modules as `--warm` does."""
 
-    def __init__(self, folder: Path, inbox: socket.socket, address: str) -> None:
+    def __init__(self, folder: Path, inbox: socket.socket, address: str, *, warm: bool) -> None:
         self.folder = folder
+        self.warm = warm
         self.files = folder / "attempt_0" / "rank_3"
         self.files.mkdir(parents=True)
         self._inbox = inbox
@@ -87,15 +92,30 @@ class Ranks:
 
     def rank(self, mode: str, *words: str, python: str = sys.executable, boot: Any = "", **environment: str) -> Ended:
         options = ["-I", "-S", "-u"] if mode == "exec" else ["-u"]
+        command = [python, *options, str(RANK_PROGRAM), mode, *words]
+        environ = {**self.environment(self.boot() if boot == "" else boot), **environment}
+        if self.warm and mode in ("script", "module") and python == sys.executable:
+            return self._forked(command, environ)
         done = subprocess.run(
-            [python, *options, str(RANK_PROGRAM), mode, *words],
+            command,
             cwd=self.folder,
-            env={**self.environment(self.boot() if boot == "" else boot), **environment},
+            env=environ,
             capture_output=True,
             timeout=limit(120),
             check=False,
         )
         return Ended(done.returncode, _normal(done.stdout), _normal(done.stderr), self.messages())
+
+    def _forked(self, command: list[str], environ: dict[str, str]) -> Ended:
+        with chdir(self.folder), tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+            server = warm.Server(command[2:], environ, READ_AT_IMPORT)
+            process = server.start(command, environ, (stdout.fileno(), stderr.fileno()))
+            assert process is not None, environ["DDP_RUN_BOOT"]
+            code = process.wait(limit(120))
+            server.close()
+            stdout.seek(0)
+            stderr.seek(0)
+            return Ended(code, _normal(stdout.read()), _normal(stderr.read()), self.messages())
 
     def start(self, mode: str, *words: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -121,15 +141,15 @@ class Ranks:
         return name
 
 
-@pytest.fixture
-def ranks(tmp_path: Path) -> Iterator[Ranks]:
+@pytest.fixture(params=["cold", pytest.param("warm", marks=pytest.mark.slow_system)])
+def ranks(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Ranks]:
     with (
         tempfile.TemporaryDirectory(prefix="ddp-run-test-") as short,  # socket names hold 107 bytes
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inbox,
     ):
         inbox.bind(f"{short}/events.sock")
         inbox.setblocking(False)
-        yield Ranks(tmp_path, inbox, f"{short}/events.sock")
+        yield Ranks(tmp_path, inbox, f"{short}/events.sock", warm=request.param == "warm")
 
 
 def _normal(output: bytes) -> str:
@@ -517,9 +537,13 @@ def test_the_program_finds_what_plain_python_gives(ranks: Ranks, name: str, safe
     if plain.code:  # a module in the working folder, with PYTHONSAFEPATH
         return
     expected, seen = (json.loads(ended.stdout.splitlines()[0]) for ended in (plain, rank))
-    assert set(seen.pop("modules")) - set(expected.pop("modules")) <= LOADED_EARLIER | {"runpy"}
+    added = set(seen.pop("modules")) - set(expected.pop("modules")) - LOADED_EARLIER - {"runpy"}
+    of_python = {*sys.stdlib_module_names, "__mp_main__"} if ranks.warm else set()
+    assert {name.partition(".")[0] for name in added} <= of_python
     descriptors = seen.pop("descriptors")
     assert [each for each in descriptors if each != STACKS_DESCRIPTOR] == expected.pop("descriptors")
+    if ranks.warm:  # torch's folders are known, and the program's is not yet: modules of Python are there
+        del seen["cached"], expected["cached"]
     assert seen == expected
     assert rank.stdout.splitlines()[1:] == plain.stdout.splitlines()[1:]
 

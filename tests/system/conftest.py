@@ -191,7 +191,8 @@ class Launcher:
                 r"(DDP_|PET_|NCCL_|TORCH|MASTER_|RANK$|WORLD_SIZE$|LOCAL_|MAX_RETRIES|NNODES|NODE_RANK)", name
             )
         }
-        return kept | {"OMP_NUM_THREADS": "1"} | extra
+        warm = {"DDP_RUN_WARM": "1"} if os.environ.get("DDP_RUN_TEST_WARM") else {}
+        return kept | {"OMP_NUM_THREADS": "1"} | warm | extra
 
     def start(
         self, *words: object, env: dict[str, str] | None = None, cwd: str | None = None, within: Sequence[str] = ()

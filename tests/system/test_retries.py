@@ -27,7 +27,8 @@ if count < fail and os.environ["RANK"] == "0": os.kill(os.getpid(), signal.SIGKI
 # attempt before. An agent's environment has the socket.
 FORGER = """
 import json, os, socket, sys, time
-known = json.loads(open(f"/proc/{os.getppid()}/environ").read().split("DDP_RUN_AGENT=")[1].partition("\\0")[0])
+agent = os.getsid(os.getppid())
+known = json.loads(open(f"/proc/{agent}/environ").read().split("DDP_RUN_AGENT=")[1].partition("\\0")[0])
 forged = f"forged.{known['attempt']}"
 if os.environ["RANK"] == "1":
     for attempt in (known["attempt"], known["attempt"] - 1):

@@ -73,8 +73,9 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "tenacity": ("supervise.job",),
     "psutil": ("plan.net",),
     "torch": (
-        "agent.logs_specs",
+        "agent",
         "doctor_ranks",
+        "rank.warm",
         "selftest_ranks",
         "training.placement",
         "training.step_counts",

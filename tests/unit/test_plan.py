@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddp_run.plan import installed_torch, plan_file
+from ddp_run.plan.checks import warm
 from ddp_run.plan.launch_plan import (
     RANK_PROGRAM,
     AgentNeeded,
@@ -20,6 +21,7 @@ from ddp_run.plan.launch_plan import (
     local_restarts,
     make_plan,
 )
+from ddp_run.plan.preflight import Launch
 from ddp_run.settings.options import Options
 from ddp_run.settings.parse import parse
 from ddp_run.settings.table import Row
@@ -62,6 +64,39 @@ def test_the_bootstrap_stands_in_the_scripts_place() -> None:
     assert words[-5:] == [str(RANK_PROGRAM), "script", "train.py", "--lr", "1"]
     assert "--nproc-per-node=2" in words
     assert "--logs-specs=ddp-run" in words
+
+
+def test_a_warm_agent_differs_in_its_own_program_only() -> None:
+    cold, warm = argv(plan("train.py")), argv(plan("--warm", "train.py"))
+    assert warm[:3] == [*cold[:2], str(RANK_PROGRAM.parents[1] / "agent" / "warm.py")]
+    assert warm[3:] == cold[4:]
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "text", "said"),
+    [
+        ([], {}, "import torch\n", None),
+        ([], {}, "# OMP_NUM_THREADS\nos.environ['TORCH_NCCL_BLOCKING_WAIT'] = '1'\n", None),
+        ([], {}, "os.environ['OMP_NUM_THREADS'] = '4'\n", "names OMP_NUM_THREADS"),
+        ([], {}, 'os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "x")\n', "names PYTORCH_CUDA_ALLOC_CONF"),
+        (["--run-path"], {}, "", "--run-path starts them in another way"),
+        (["--no-python"], {}, "", "--no-python starts them in another way"),
+        (["--start-method=fork"], {}, "", "--start-method starts them in another way"),
+        ([], {"PYTHON_EXEC": "python"}, "", "PYTHON_EXEC starts them in another way"),
+        (["--nproc-per-node=cpu"], {}, "", "torch sets OMP_NUM_THREADS once it has counted the devices"),
+        (["--nproc-per-node=cpu"], {"OMP_NUM_THREADS": "1"}, "", None),
+    ],
+)
+def test_what_does_not_suit_a_warm_start(
+    tmp_path: Path, words: list[str], environ: dict[str, str], text: str, said: str | None
+) -> None:
+    (tmp_path / "train.py").write_text(text)
+    given = options("--warm", *words, "train.py", **environ)
+    answer = warm.CHECK.run(Launch(given, environ, tmp_path))
+    assert answer.options.warm == (said is None)
+    assert [said in each for each in answer.warnings if said] == [True] * bool(said)
+    if said:
+        assert said in answer.options.settings["warm"].origin
 
 
 @pytest.mark.parametrize(
