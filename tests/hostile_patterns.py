@@ -234,7 +234,7 @@ def blows_up(pattern: Pattern[Any], before: str, repeated: str) -> str | None:
         spent.append(cpu_s(pattern, line(size)))
         if spent[-1] > HOPELESS_S and cpu_s(pattern, line(size), 2) > HOPELESS_S:
             return f"{spent[-1]:.2f} s for {size} characters"
-    if spent[-1] < SLOW_S or spent[-1] < GROWTH * 1.5 * spent[-2]:
+    if spent[-1] < SLOW_S or spent[-1] < GROWTH * 1.5 * min(spent[-2], cpu_s(pattern, line(SIZES[-3]), 3)):
         return None
     for rounds in (3, 10):  # a pattern that blows up does so each time; a busy host does not
         shorter, longer = (cpu_s(pattern, line(size), rounds) for size in SIZES[-2:])

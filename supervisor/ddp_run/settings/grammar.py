@@ -200,7 +200,7 @@ def _ambiguous(word: _Word, flags: Sequence[str]) -> Problem:
 UNKNOWN_OPTION = "unknown option"
 _UNKNOWN = "not an option of ddp-run or of the installed torchrun"
 _SCRIPTS = f"{_UNKNOWN}; is it the script's?"
-_SAID_OFTEN = dict.fromkeys(("nprocs", "num-procs", "procs-per-node"), "--nproc-per-node")
+_SAID_OFTEN = {**dict.fromkeys(("nprocs", "num-procs", "procs-per-node"), "--nproc-per-node"), "nodes": "--nnodes"}
 """Names that no launcher has, but people type."""
 
 
@@ -215,7 +215,8 @@ def _unknown_problems(argv: Sequence[str], unknown: Sequence[_Word], rows: Seque
     for word in unknown:
         name, _, value = word.partition("=")
         label = _UNKNOWN
-        close = dict.fromkeys(names[each] for each in nearest(name.lstrip("-").replace("_", "-"), names))
+        key = name.lstrip("-").replace("_", "-")
+        close = dict.fromkeys(names[each] for each in ((key,) if key in names else nearest(key, names)))
         if close:
             value = value or "".join(argv[word.at + 1 : word.at + 2])
             number = f"={value}" if value.isdigit() else ""
