@@ -13,7 +13,7 @@ from tests.waiting import limit
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
 
 LATER = frozenset(
-    {"click", "structlog", "tenacity", "psutil", "torch", "numpy"}
+    {"click", "rich", "structlog", "tenacity", "psutil", "torch", "numpy"}
     | {"asyncio", "concurrent.futures", "multiprocessing", "logging", "importlib.metadata", "unittest", "email"}
     | {
         "ddp_run.judge.verdict",
@@ -128,5 +128,7 @@ def test_one_node_has_nothing_of_several_nodes(tmp_path: Path) -> None:
     assert returned == 0
     assert "ddp_run.supervise.attempt" in loaded
     assert not [name for name in loaded if name.startswith("ddp_run.supervise.nodes")]
+    assert "structlog" in loaded
+    assert not [name for name in loaded if name.startswith("rich.")], "structlog asks for it"
     said = tmp_path / "ddp-run-logs" / "latest" / "attempt_0" / "rank_0" / "stdout.log"
     assert said.read_text() == "sockets of --nproc-per-node=1 train.py []\n"

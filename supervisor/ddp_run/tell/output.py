@@ -11,21 +11,14 @@ import time
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol, final
+from types import ModuleType
+from typing import Any, Protocol, cast, final
 
-from ddp_run.record.events import (
-    Event,
-    NativeFramesSeen,
-    NotEnded,
-    Rank,
-    RankFailed,
-    StallEnded,
-    StallSeen,
-    StragglerSeen,
-)
+from ddp_run.record.events import Event, Rank, RankFailed
 from ddp_run.tell.console import Console
 from ddp_run.tell.outlet import Outlet
 from ddp_run.tell.tail import POLL_S, Tailer
+from ddp_run.tell.told import failed_words, told
 from ddp_run.values import terminal
 from ddp_run.values.lines import STREAMS, neutral
 from ddp_run.values.redaction import redact
@@ -172,8 +165,11 @@ class Output:
 
     @cached_property
     def _log(self) -> Any:
+        sys.modules.setdefault("rich", cast(ModuleType, None))  # structlog loads it if it can: 0.1 s for nothing here
         import structlog
 
+        if sys.modules["rich"] is None:
+            del sys.modules["rich"]
         render: list[Any] = [structlog.processors.TimeStamper(fmt="iso", utc=True), structlog.processors.JSONRenderer()]
         return structlog.wrap_logger(
             _ConsoleLogger(self.console),
@@ -190,30 +186,13 @@ class Output:
 
     def tell(self, event: Event) -> None:
         """Say at once what people should know about an event. Most events aren't mentioned."""
-        match event:
-            case StallSeen():
-                self.say(event.told, level="warning" if event.hung else "info")
-                for quote in event.quotes if not self.json else ():
-                    self.say(f"  {quote}")
-            case StragglerSeen():
-                self.say(
-                    f"rank {event.rank} is slow: in {event.times} of {event.compared} collectives the other ranks "
-                    f"waited for it, {event.waited_s:.2f} s each time (a step takes {event.step_s:.2f} s)"
-                )
-            case NativeFramesSeen():
-                for quote in event.quotes:
-                    self.say(f"  {quote}")
-            case StallEnded():
-                self.say(f"progress resumed after {event.after_s:.0f} s")
-            case NotEnded():
-                self.say(event.said, level="warning")
-            case _:
-                pass
+        for level, line in told(event, quotes=not self.json):
+            self.say(line, level=level)
 
     def tell_failed(self, failed: RankFailed) -> None:
         """Say that a rank's program failed although its process exited with code 0."""
         then = "its process has exited with code 0, which counts as success, so the other ranks keep running"
-        self.say(f"{_failed(failed)}; {then}", level="warning")
+        self.say(f"{failed_words(failed)}; {then}", level="warning")
 
     def tell_unfinished(
         self, why: str | RankFailed, ranks: Collection[Rank], kill_in_s: float, stop_signal: int | None
@@ -226,7 +205,7 @@ class Output:
             self.say(neutral(f"{why}: waiting up to {kill_in_s:.0f} s for {named_ranks(ranks)} to end{kills}"))
             return
         left = f"its process has not exited yet and will be killed in {kill_in_s:.0f} s"
-        self.say(f"{_failed(why)}; {left}", level="warning")
+        self.say(f"{failed_words(why)}; {left}", level="warning")
 
     def show(self, text: str) -> None:
         """Write text to stderr unchanged: the verdict and the last line."""
@@ -242,13 +221,6 @@ def last_words(text: str) -> None:
     while outlet.pending and time.monotonic() < until:
         if not outlet.pump():
             time.sleep(0.05)
-
-
-def _failed(failed: RankFailed) -> str:
-    raised = failed.exception
-    why = f"exit code {failed.code}" if raised is None else f"{raised.type}: {raised.message}"
-    where = "" if raised is None else raised.where
-    return neutral(f"rank {failed.rank} failed with {why[:200]}{where}")
 
 
 def _wake() -> None:
