@@ -25,7 +25,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "supervise": ("tell", "judge", "evidence", "observe", "record", "plan", "settings", "values"),
     "api": ("judge", "record", "values"),
     "doctor": ("api", "judge", "observe", "record", "plan", "settings", "values"),
-    "commands": ("api", "doctor", "tell", "judge", "evidence", "record", "plan", "settings", "values"),
+    "commands": ("api", "doctor", "tell", "judge", "evidence", "observe", "record", "plan", "settings", "values"),
     "cli": ("commands", "settings", "plan", "supervise", "tell", "values"),
     "__main__": ("cli",),
     "called": ("cli", "values"),
@@ -45,12 +45,12 @@ BESIDE_TORCH = ("agent", "doctor_ranks", "training", "selftest_ranks")
 
 PURE = (
     *("settings", "judge", "evidence.pasted", "plan.launch_plan", "supervise.machine"),
-    *("record.events", "record.attempt_events", "record.resources"),
+    *("record.events", "record.attempt_events", "record.job_state", "record.resources"),
     *("evidence.model", "evidence.rank_ends", "evidence.resource_evidence", "evidence.traceback_text"),
     *("evidence.exception_chain", "evidence.childfailed", "evidence.crash_text", "evidence.went_on"),
     *("observe.stack_text", "observe.close_look", "observe.stall_watch", "observe.collectives", "observe.progress"),
     *("observe.ras_text", "observe.stall_quotes", "tell.verdict_text", "tell.catalogue_text", "tell.quotation"),
-    *("tell.node_table", "tell.runs_table", "tell.held_lines"),
+    *("tell.node_table", "tell.runs_table", "tell.held_lines", "tell.told", "tell.watch_frame", "tell.rates"),
     *("values.signals", "values.problem", "values.secret_forms", "values.secret_names", "values.redaction"),
     "values.lines",
     *("values.typed_fields", "values.sealed", "supervise.nodes.messages"),
@@ -70,6 +70,7 @@ IMPURE_CALLS = frozenset({"open", "print", "input", "exec"})
 OUTSIDE: dict[str, tuple[str, ...]] = {
     "click": ("commands", "tell.wrong_words"),
     "structlog": ("tell.output",),
+    "rich": ("commands.watch", "tell.watch_frame"),
     "tenacity": ("supervise.job",),
     "psutil": ("plan.net",),
     "torch": (

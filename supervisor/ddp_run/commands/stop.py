@@ -40,7 +40,7 @@ def command(run: str | None, kill: bool, log_dir: str | None) -> int:
     chosen = _chosen(run, runs_folder(log_dir))
     started, process, name = chosen.started, chosen.process, neutral(chosen.folder.name)
     if started is None or process is None or not chosen.alive:
-        raise click.ClickException(f"{name} {_why_not(chosen)}")
+        raise click.ClickException(f"{name} {chosen.why_not_running('stop')}")
     if not own_process.is_mine(process):
         raise click.ClickException(f"{name} belongs to another user: kill -INT {process.pid} as that user")
     twice = (signal.SIGINT,) if kill else ()
@@ -83,10 +83,3 @@ def _chosen(word: str | None, log_dir: Path) -> RecordedRun:
         these = tuple(f"ddp-run stop {run.folder.name}   # {shlex.join(run.script)[:80]}" for run, *_nodes in running)
         raise Refused((Problem("", f"{len(running)} runs are running: name one of them", helps=these),))
     return running[0][0]
-
-
-def _why_not(run: RecordedRun) -> str:
-    if run.alive is None and run.outcome is None and run.exit_code is None:
-        host = run.started.host if run.started is not None else "another host"
-        return f"belongs to {host}: this host cannot tell whether it is still running (run ddp-run stop there)"
-    return f"is not running: {run.outcome or 'ddp-run was killed'}"

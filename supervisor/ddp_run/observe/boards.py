@@ -6,7 +6,7 @@ import json
 import mmap
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, final
@@ -25,6 +25,11 @@ from ddp_run.values import process_table
 from ddp_run.values.kernel_text import WITHOUT_PYTHON
 from ddp_run.values.process_table import in_masks, send_to_thread
 
+_STACKS_S = 0.2
+"""How long a rank usually takes to write its stacks: it checks for a request four times a second."""
+_INSIST_S = 0.6
+"""How long after the request the signal is sent, if it may be."""
+_STACKS_AT_MOST_S = 1.0
 _MOST_STACKS = 1 << 20
 _MOST_KEPT = 4 << 20
 """Bytes of the stacks of many looks; then the file is emptied."""
@@ -52,13 +57,14 @@ class ThreadLook:
 class Board:
     """One rank's page of shared memory."""
 
-    def __init__(self, path: Path, rank: Rank, pid: int, folder: Path) -> None:
-        """Raises OSError if there is none, ValueError if it has another layout."""
+    def __init__(self, path: Path, rank: Rank, pid: int, folder: Path, *, may_ask: bool = True) -> None:
+        """Without `may_ask`, it can only be read. Raises OSError if there is none, ValueError if its layout differs."""
         self.rank = rank
         self.pid = pid
         self._folder = folder
-        with path.open("r+b") as file:
-            self._memory = mmap.mmap(file.fileno(), Page.SIZE)
+        with path.open("r+b" if may_ask else "rb") as file:
+            access = mmap.ACCESS_WRITE if may_ask else mmap.ACCESS_READ
+            self._memory = mmap.mmap(file.fileno(), Page.SIZE, access=access)
         self._words = memoryview(self._memory).cast("q")
         if self._words[Page.VERSION_WORD] != Page.VERSION or self._words[Page.PID] != pid:
             self.close()
@@ -68,10 +74,12 @@ class Board:
         """The rank as it was asked for its stacks: the sampling thread's last beat, and its threads."""
 
     @classmethod
-    def open(cls, boards: Path, restart: int, rank: Rank, pid: int, folder: Path) -> Self | None:
+    def open(
+        cls, boards: Path, restart: int, rank: Rank, pid: int, folder: Path, *, may_ask: bool = True
+    ) -> Self | None:
         """The board of one start of a rank; None if it has made none yet."""
         try:
-            return cls(boards / f"board_{restart}_{rank}", rank, pid, folder)
+            return cls(boards / f"board_{restart}_{rank}", rank, pid, folder, may_ask=may_ask)
         except (OSError, ValueError):
             return None
 
@@ -151,7 +159,8 @@ class Board:
         """The main thread's stack, written since it was asked for; None until it is there and whole."""
         try:
             with open_run_file(self._folder, file_names.LIVE_STACKS) as file:
-                file.seek(self._stacks_from)
+                emptied = os.fstat(file.fileno()).st_size < self._stacks_from  # by another process that asks
+                file.seek(0 if emptied else self._stacks_from)
                 text = file.read(_MOST_STACKS).decode("utf-8", "replace")
         except OSError:
             return None
@@ -200,11 +209,15 @@ class Board:
 
 @final
 class Boards:
-    """The boards of this node's ranks. `places`: folders that may hold them; `run_folder`: the ranks' own are below."""
+    """The boards of this node's ranks. `places`: folders that may hold them; `run_folder`: the ranks' own are below.
 
-    def __init__(self, places: Sequence[Path], run_folder: Path) -> None:
+    Without `may_ask`, they can only be read.
+    """
+
+    def __init__(self, places: Sequence[Path], run_folder: Path, *, may_ask: bool = True) -> None:
         self._places = places
         self._run_folder = run_folder
+        self._may_ask = may_ask
         self._by_rank: dict[Rank, Board] = {}
 
     def open(self, alive: Sequence[RankStarted]) -> None:
@@ -212,7 +225,8 @@ class Boards:
         for event in alive:
             if event.watched and event.rank not in self._by_rank:
                 folder = self._run_folder / event.folder
-                made = (Board.open(each, event.restart, event.rank, event.pid, folder) for each in self._places)
+                start = event.restart, event.rank, event.pid, folder
+                made = (Board.open(each, *start, may_ask=self._may_ask) for each in self._places)
                 if board := next(filter(None, made), None):
                     self._by_rank[event.rank] = board
 
@@ -258,10 +272,23 @@ class Boards:
         for board in self:
             board.ask_for_flight()
 
-    def ask_for_stacks(self) -> None:
-        """Have all ranks write their stacks."""
+    def ask_for_stacks(self, alive: Sequence[RankStarted], clock: Callable[[], int]) -> Iterator[float]:
+        """Have all ranks write their stacks; those that don't are asked once more, by a signal.
+
+        Gives seconds to wait, again and again, until all that can have answered. `clock`: nanoseconds.
+        """
+        asked_at = clock()
         for board in self:
             board.ask_for_stacks()
+        yield _STACKS_S
+        while not self.answered(alive):
+            waited_s = (clock() - asked_at) / 1e9
+            if waited_s >= _INSIST_S:
+                for board in self:
+                    board.insist_on_stacks()
+            if waited_s >= _STACKS_AT_MOST_S:
+                return
+            yield _STACKS_S / 2
 
     def answered(self, alive: Sequence[RankStarted]) -> bool:
         """Whether all ranks that can have written their stacks."""

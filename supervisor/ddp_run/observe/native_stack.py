@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import final
 
+from ddp_run.observe.close_look import ProcessState
+from ddp_run.observe.process_look import state
 from ddp_run.observe.stack_text import native_frames
 from ddp_run.record.events import Event, MonotonicNs, NativeFramesSeen, Noted, Rank
-from ddp_run.values.helper_process import HelperProcess, HelperProcesses, fork
+from ddp_run.values.helper_process import HelperProcess, HelperProcesses, answer_of, fork
 
 TOOL = "py-spy"
 _WAIT_S = 40.0
@@ -27,6 +29,26 @@ _MOST = 2
 def dump(pid: int) -> HelperProcess:
     """Start py-spy on a process. Says nothing if it isn't installed. Raises OSError."""
     return fork(lambda fd: _become_tool(pid, fd), _WAIT_S)
+
+
+def native_now(pid: int) -> tuple[str, ...]:
+    """Where a process is in native code, or a line on why that can't be seen. Waits for py-spy, which pauses it."""
+    if state(pid) is ProcessState.DISK:
+        return (f"none: {TOOL} cannot pause a process in state D",)
+    try:
+        said = answer_of(dump(pid))
+    except OSError as error:
+        said = str(error).encode()
+    if said == b"":
+        return (f"none: {TOOL} is not installed (pip install 'ddp-run[stacks]')",)
+    try:
+        return native_frames((said or b"").decode("utf-8", "replace"), pid)
+    except ValueError:
+        return (f"none: {TOOL}: {_why_none(said) if said is not None else 'timed out'}",)
+
+
+def _why_none(said: bytes) -> str:
+    return said.decode("utf-8", "replace").strip().partition("\n")[0][:200]
 
 
 @final
@@ -70,8 +92,7 @@ class NativeFrames:
             return [NativeFramesSeen(at, rank, native_frames(said.decode("utf-8", "replace"), pid))]
         except ValueError:
             self._off = True
-            why = said.decode("utf-8", "replace").strip().partition("\n")[0][:200] if over else "timed out"
-            return [Noted(at, f"no native frames of rank {rank} ({TOOL}: {why})")]
+            return [Noted(at, f"no native frames of rank {rank} ({TOOL}: {_why_none(said) if over else 'timed out'})")]
 
     def end(self) -> None:
         """Drop all questions: the ranks work again, or the attempt is over."""

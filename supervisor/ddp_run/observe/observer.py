@@ -6,7 +6,7 @@ Reads boards, /proc and the stacks that ranks write, and returns events. The dec
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import final
@@ -34,11 +34,8 @@ from ddp_run.record.events import (
 )
 from ddp_run.values.helper_process import HelperProcesses
 
-_STACKS_S = 0.2
-"""How long a rank usually takes to write its stacks: it checks for a request four times a second."""
-_INSIST_S = 0.6
-"""How long after the request the signal is sent, if it may be."""
-_STACKS_AT_MOST_S = 1.0
+_RAS_S = 0.2
+"""How often to look whether NCCL's RAS has answered."""
 _FLIGHT_S = 0.6
 """How long a rank gets to write its flight recorder's entries."""
 _OTHERS_S = 6.0
@@ -200,29 +197,15 @@ class Observer:
                 return []
         elif self.boards.use_nccl:
             self._ras.ask()
-        yield from self._ask_for_stacks()
+        yield from self.boards.ask_for_stacks(self._alive, lambda: self._at)
         first, first_at = self.boards.seen(self._alive), self._at
         looks = (look for _, look in first.values())
         self.paths.ask(looks, self._lock_files(first), {event.pid: event.rank for event in self._alive})
         yield BETWEEN_LOOKS_S
-        yield from self._ask_for_stacks()
+        yield from self.boards.ask_for_stacks(self._alive, lambda: self._at)
         while not self._ras.over():
-            yield _STACKS_S
+            yield _RAS_S
         return self._judge(since, first, first_at, early=early)
-
-    def _ask_for_stacks(self) -> Iterator[float]:
-        """Have all ranks write their stacks; those that don't are asked once more, by a signal."""
-        asked_at = self._at
-        self.boards.ask_for_stacks()
-        yield _STACKS_S
-        while not self.boards.answered(self._alive):
-            waited_s = (self._at - asked_at) / _SECOND
-            if waited_s >= _INSIST_S:
-                for board in self.boards:
-                    board.insist_on_stacks()
-            if waited_s >= _STACKS_AT_MOST_S:
-                return
-            yield _STACKS_S / 2
 
     def _lock_files(self, first: Mapping[Rank, Seen]) -> dict[str, list[int]]:
         """The lock files that ranks wait for: path and waiting pids."""

@@ -76,7 +76,7 @@ def open_page(folder: "str", restart: int, rank: int) -> Page:
     """A new page for this rank. `folder`: the one with ddp-run's socket. Raises OSError if there is no room."""
     shared = SHARED_MEMORY + "/" + os.path.basename(folder)
     try:
-        if shared != folder and _is_private(shared):
+        if shared != folder and is_private(shared):
             return Page(_in_file(shared, restart, rank))
     except OSError:
         pass
@@ -88,8 +88,8 @@ def unseen_page() -> Page:
     return Page(bytearray(Page.SIZE))
 
 
-def _is_private(folder: "str") -> bool:
-    """Whether this user made it for itself: in /dev/shm anybody may make a folder with that name."""
+def is_private(folder: "str") -> bool:
+    """Whether this user made it for itself: in /dev/shm anybody may make a folder with that name. Raises OSError."""
     seen = os.lstat(folder)
     return seen.st_mode & 0o170077 == 0o040000 and seen.st_uid == os.geteuid()
 

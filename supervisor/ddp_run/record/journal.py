@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -211,6 +212,44 @@ def read(path: Path, kind: type[Event] | None = None) -> Iterator[Event]:
     """The events of a journal, or those of one kind, in order, read on demand. Raises like `load`."""
     word = b"" if kind is None else f'"{kind.__name__}"'.encode()
     return (event for _number, event in _lines(path, word) if event is not None)
+
+
+@final
+class Follower:
+    """Reads a journal while it grows. Raises OSError if there is none, or if it has endless lines."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = open_run_file(path.parent, path.name)
+        self._unfinished = b""
+
+    def more(self) -> list[Event]:
+        """The events since the last call. Of samples, which are most of a long journal, the last two of each kind."""
+        found: list[tuple[int, bytes]] = []
+        samples = {f'"{kind.__name__}"'.encode(): deque[tuple[int, bytes]](maxlen=2) for kind in _SAMPLES}
+        for number, line in enumerate(iter(lambda: self._file.readline(_LONGEST_LINE), b"")):
+            line, self._unfinished = self._unfinished + line, b""  # noqa: PLW2901
+            if not line.endswith(b"\n"):
+                if len(line) >= _LONGEST_LINE:
+                    raise OSError(errno.EFBIG, "a line is longer than any event", str(self._path))
+                self._unfinished = line
+                break
+            kind = next((word for word in samples if word in line[:KIND_WITHIN]), None)
+            (found if kind is None else samples[kind]).append((number, line))
+        numbered = sorted([*found, *(each for kept in samples.values() for each in kept)])
+        return [event for _number, line in numbered if (event := _decoded(line)) is not None]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _decoded(line: bytes) -> Event | None:
+    """None for a damaged line too."""
+    try:
+        return decode(line.decode("utf-8", "replace"))
+    except ValueError:
+        return None
 
 
 def _lines(path: Path, word: bytes = b"") -> Iterator[tuple[int, Event | None]]:

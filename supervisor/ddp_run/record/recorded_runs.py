@@ -15,6 +15,7 @@ from ddp_run.record import file_names, journal, own_process, rank_logs
 from ddp_run.record.events import Event, OwnProcess, RankStarted, RunEnded, RunStarted
 from ddp_run.record.run_folder import open_run_file
 from ddp_run.values import typed_fields
+from ddp_run.values.lines import neutral
 
 NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 """The name that `RunFolder` gives a run's folder."""
@@ -67,6 +68,14 @@ class RecordedRun:
         if self.outcome is not None:
             return self.outcome != "succeeded"
         return self.alive is False if self.exit_code is None else self.exit_code != 0
+
+    def why_not_running(self, command: str) -> str:
+        """For people who gave this command a run that isn't known to be running."""
+        if self.alive is None and self.outcome is None and self.exit_code is None:
+            host = self.started.host if self.started is not None else "another host"
+            where = f"run ddp-run {command} there"
+            return neutral(f"belongs to {host}: this host cannot tell whether it is still running ({where})")
+        return f"is not running: {neutral(self.outcome or 'ddp-run was killed')}"
 
     @property
     def is_ours(self) -> bool:

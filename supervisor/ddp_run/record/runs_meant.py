@@ -9,7 +9,7 @@ from pathlib import Path
 from ddp_run.record import file_names
 from ddp_run.record.file_names import attempt_folder
 from ddp_run.record.rank_logs import attempts
-from ddp_run.record.recorded_runs import NAME, RecordedRun, by_job, recorded_runs
+from ddp_run.record.recorded_runs import NAME, RecordedRun, by_job, recorded_run, recorded_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,19 @@ def run_named(word: str | None, log_dir: Path) -> Path:
     if Path(word).is_dir():
         return _newest(Path(word))
     raise NoRun(f"{word} is neither a run's folder nor the name of one in {log_dir}")
+
+
+def run_to_look_at(word: str | None, log_dir: Path) -> RecordedRun:
+    """The named run; without a word, the newest that runs on this host, else the newest. Raises NoRun."""
+    if word is None:
+        jobs = by_job([run for run in _runs_in(log_dir) if run.alive])
+        if jobs:
+            return jobs[-1][0]
+    folder = run_named(word, log_dir)
+    found = recorded_run(folder)
+    if found is None:
+        raise NoRun(f"{folder} is not a run's folder")
+    return found
 
 
 def _newest(log_dir: Path) -> Path:

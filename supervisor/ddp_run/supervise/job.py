@@ -338,4 +338,5 @@ def _run_started(run: Run, argv: Sequence[str]) -> RunStarted:
         restarts=options.restarts,
         version=__version__,
         process=this_process(),
+        boards=tuple(map(str, run.inbox.board_folders)),
     )

@@ -38,6 +38,8 @@ class RunStarted(Event):
     """The agent's `--max-restarts`: how often it starts the ranks again within one attempt."""
     version: str
     process: OwnProcess | None = None
+    boards: tuple[str, ...] = ()
+    """Folders on this host where its ranks put their boards (`rank/board.py`)."""
 
 
 @frozen
