@@ -61,7 +61,7 @@ def test_a_command_with_a_letter_wrong(tmp_path: Path) -> None:
     [
         ("list -n 3", "runs -n 3"),
         ("ps", "runs"),
-        ("watch", "logs -f"),
+        ("top", "watch"),
         ("tail 20261121-081500-a1b2", "logs -f 20261121-081500-a1b2"),
         ("cancel", "stop"),
         ("run train.py --lr 1", "train.py --lr 1"),

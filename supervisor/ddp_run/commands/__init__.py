@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 _MEANT = {
     "runs": "list ls ps status jobs history",
-    "logs -f": "watch tail follow attach monitor top stats",
+    "watch": "monitor top stats",
+    "stacks": "stack dump threads",
+    "logs -f": "tail follow attach",
     "explain": "show inspect describe diagnose why report",
     "stop": "cancel abort terminate",
     "stop --kill": "kill",

@@ -21,7 +21,8 @@ _PACKAGES = re.compile(
     torch | torchvision | torchaudio | triton | numpy | lightning | pytorch-lightning | accelerate | deepspeed
     | transformers | datasets | huggingface-hub | tokenizers | safetensors | webdataset | wandb | flash-attn | xformers
     | bitsandbytes | apex | megatron-core | torchft | torchtitan | torchrunx | click | psutil | tenacity | structlog
-    | nvidia-ml-py | py-spy | hyperscan | mosaicml | ray | hydra-core | (?:nvidia- | intel- | oneccl | rocm | amd-).*
+    | rich | nvidia-ml-py | py-spy | hyperscan | mosaicml | ray | hydra-core
+    | (?:nvidia- | intel- | oneccl | rocm | amd-).*
     """,
     re.VERBOSE,
 )

@@ -19,7 +19,11 @@ LAUNCH = "launch"
 _LAUNCH_KINDS: Mapping[str, Kind] = {"config": "*.toml", "log_dir": "folder"}
 _USUAL = {"nproc_per_node": ("auto", "cpu", "gpu", "xpu"), "rdzv_backend": ("c10d", "static")}
 """Not all that is allowed."""
-_ARGUMENTS: Mapping[str, Kind] = {"bundle": "log", "explain": "log", "logs": "run", "stop": "run", "hosts": "folder"}
+_ARGUMENTS: Mapping[str, Kind] = {
+    **dict.fromkeys(("bundle", "explain"), "log"),
+    **dict.fromkeys(("logs", "stacks", "stop", "watch"), "run"),
+    "hosts": "folder",
+}
 _METAVARS: Mapping[str, Kind] = {"DIR": "folder", "FILE": "file", "PATH": "file"}
 _WITH_A_LAUNCH = frozenset({"doctor"})
 """Commands that take a launch's options too."""

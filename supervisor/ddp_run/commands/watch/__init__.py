@@ -1,0 +1,175 @@
+"""`ddp-run watch`: a running job from another terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from ddp_run.commands import log_dir_option
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+    from ddp_run.commands.explain.answer import Answer
+    from ddp_run.commands.watch.look import Watched
+    from ddp_run.tell.watch_frame import Snapshot
+
+_LOOK_S = 1.0
+_PLAIN_S = 10.0
+"""How often a frame is printed without a terminal that can be redrawn."""
+_ALL_ROWS = 1 << 20
+
+
+@click.command()
+@click.argument("run", required=False, metavar="[RUN]")
+@click.option("--once", is_flag=True, help="Print it once.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a second, one per line.")
+@log_dir_option
+def command(run: str | None, once: bool, as_json: bool, log_dir: str | None) -> int:
+    """Watch a running job: each rank's phase, step, rate, memory and last line.
+
+    RUN is a run's folder, or its name in the folder of runs; without RUN, the newest that is running. Ranks that show
+    the same share a row. Only reads what is there, so it can't disturb the job. When the run ends, this prints the
+    verdict and exits with the run's exit code; q or Ctrl-C leave before (exit code 130). A pipe gets a frame every
+    10 s. On another host with the same files, figures may be a minute old.
+    """
+    from ddp_run.commands.watch.look import Watched
+    from ddp_run.plan.checks.log_folder import runs_folder
+    from ddp_run.record.runs_meant import NoRun, run_to_look_at
+
+    try:
+        watched = Watched(run_to_look_at(run, runs_folder(log_dir)))
+    except (NoRun, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    try:
+        if as_json:
+            return _as_json(watched, once)
+        drawn = os.isatty(1) and os.environ.get("TERM", "dumb") not in ("dumb", "unknown") and not once
+        last = _on_screen(watched) if drawn else _printed(watched, once)
+    finally:
+        watched.close()
+    return _show_end(last) if watched.over else 0
+
+
+def _as_json(watched: Watched, once: bool) -> int:
+    """One object a second; the last one has the verdict."""
+    while True:
+        shown = watched.look()
+        code, answer = _end(shown) if watched.over else (0, None)
+        verdict = None if answer is None else answer.document
+        sys.stdout.write(json.dumps({**shown.as_json(), "verdict": verdict}) + "\n")
+        sys.stdout.flush()
+        if once or watched.over:
+            return code
+        time.sleep(_LOOK_S)
+
+
+def _printed(watched: Watched, once: bool) -> Snapshot:
+    """Frames below each other, with all rows; returns the last."""
+    from rich.console import Console
+
+    from ddp_run.tell.watch_frame import Frame
+    from ddp_run.values.terminal import columns
+
+    console = Console(highlight=False, color_system=None, width=None if os.isatty(1) else columns())
+    while True:
+        shown = watched.look()
+        console.print(Frame(shown, rows=_ALL_ROWS))
+        if once or watched.over:
+            return shown
+        console.print()
+        for _ in range(round(_PLAIN_S / _LOOK_S)):
+            time.sleep(_LOOK_S)
+            watched.look()
+            if watched.over:
+                break
+
+
+def _on_screen(watched: Watched) -> Snapshot:
+    """One frame that is redrawn, on the terminal's other screen; the last stays. Returns it."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from ddp_run.tell.watch_frame import Frame
+
+    console, shown = Console(highlight=False), watched.look()
+    live = Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+    with _quiet_terminal(), _signals(live), live:
+        while not watched.over:
+            live.update(Frame(shown), refresh=True)
+            typed = select.select([0] if os.isatty(0) else [], [], [], _LOOK_S)[0]
+            if typed and os.read(0, 64) in (b"q", b"Q", b""):
+                raise KeyboardInterrupt
+            shown = watched.look()
+    console.print(Frame(shown))
+    return shown
+
+
+@contextmanager
+def _quiet_terminal() -> Iterator[None]:
+    """What is typed comes at once, and isn't shown."""
+    if not os.isatty(0):
+        yield
+        return
+    before = termios.tcgetattr(0)
+    tty.setcbreak(0)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+
+@contextmanager
+def _signals(live: Live) -> Iterator[None]:
+    """Leave the other screen before a signal ends or stops this process."""
+
+    def leave(signum: int, _frame: object) -> None:
+        live.stop()
+        before = signal.signal(signum, signal.SIG_DFL)
+        os.kill(os.getpid(), signum)
+        signal.signal(signum, before)  # it was only stopped, and goes on now
+        live.start(refresh=True)
+
+    handled = (signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
+    before = {signum: signal.signal(signum, leave) for signum in handled}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def _show_end(shown: Snapshot) -> int:
+    """Print the verdict; returns the run's exit code."""
+    from ddp_run.commands.explain.answer import block_text
+    from ddp_run.values.terminal import colour, columns, width_of
+
+    code, answer = _end(shown)
+    if answer is None:
+        click.echo("ddp-run: it ended before its first attempt", err=True)
+    else:
+        sys.stdout.write(block_text(answer, width=columns(), colour=colour(sys.stdout), wrap=width_of(1)))
+    return code
+
+
+def _end(shown: Snapshot) -> tuple[int, Answer | None]:
+    """The exit code of a run that is over, and its verdict; 1 if neither shows the code."""
+    from ddp_run.commands.explain.answer import NotReadable, explain
+
+    try:
+        answer = explain((shown.folder,), rank_from_filename=False)
+    except NotReadable:
+        return (1 if shown.exit_code is None else shown.exit_code), None
+    known = (shown.exit_code, answer.verdict.exit_code, 1)
+    return next(code for code in known if code is not None), answer
