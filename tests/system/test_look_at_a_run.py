@@ -190,16 +190,16 @@ def test_a_job_is_watched_on_a_terminal(ddp: Launcher, terminal: Callable[..., T
 
     screen.type("C-z")
     assert "before" in screen.wait_for("Stopped")[0] + screen.lines()[1]
-    screen.run("fg")
+    screen.run("fg; echo code=$?")
     screen.wait_for("0-1   training")
     screen.type("x", "C-c")
-    after = screen.wait_for("code=130")
-    assert after[-1] == "" or after[-1].startswith("$")
-    screen.run("clear; stty -a | grep -o ' -*echo ' | head -1; ddp-run watch; echo code=$?")
+    screen.wait_for("code=130")
+    screen.run("clear; stty -a | grep -o ' -*echo '; echo over")
+    assert " echo" in screen.wait_for("over\n")
+    screen.run("clear; ddp-run watch; echo code=$?")
     screen.wait_for("0-1   training")
     (running.cwd / "go").touch()
     end = "\n".join(screen.wait_for("code=3"))
-    assert " echo" in end
     assert "error[" in end
     assert "outcome=failed" in end
     assert running.wait().code == 3

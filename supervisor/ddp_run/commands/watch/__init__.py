@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from ddp_run.tell.watch_frame import Snapshot
 
 _LOOK_S = 1.0
-_PLAIN_S = 10.0
-"""How often a frame is printed without a terminal that can be redrawn."""
+_PLAIN_LOOKS = 10
+"""Without a terminal that can be redrawn, every tenth look is printed."""
 _ALL_ROWS = 1 << 20
 
 
@@ -52,48 +52,36 @@ def command(run: str | None, once: bool, as_json: bool, log_dir: str | None) -> 
         watched = Watched(run_to_look_at(run, runs_folder(log_dir)))
     except (NoRun, OSError) as error:
         raise click.ClickException(str(error)) from error
+    drawn = os.isatty(1) and os.environ.get("TERM", "dumb") not in ("dumb", "unknown") and not (once or as_json)
     try:
-        if as_json:
-            return _as_json(watched, once)
-        drawn = os.isatty(1) and os.environ.get("TERM", "dumb") not in ("dumb", "unknown") and not once
-        last = _on_screen(watched) if drawn else _printed(watched, once)
+        last = _on_screen(watched) if drawn else _printed(watched, once, as_json)
     finally:
         watched.close()
-    return _show_end(last) if watched.over else 0
+    return _show_end(last, as_json) if watched.over else 0
 
 
-def _as_json(watched: Watched, once: bool) -> int:
-    """One object a second; the last one has the verdict."""
-    while True:
-        shown = watched.look()
-        code, answer = _end(shown) if watched.over else (0, None)
-        verdict = None if answer is None else answer.document
-        sys.stdout.write(json.dumps({**shown.as_json(), "verdict": verdict}) + "\n")
-        sys.stdout.flush()
-        if once or watched.over:
-            return code
-        time.sleep(_LOOK_S)
-
-
-def _printed(watched: Watched, once: bool) -> Snapshot:
-    """Frames below each other, with all rows; returns the last."""
+def _printed(watched: Watched, once: bool, as_json: bool) -> Snapshot:
+    """Objects, or now and then a frame with all rows; returns the last snapshot."""
     from rich.console import Console
 
     from ddp_run.tell.watch_frame import Frame
     from ddp_run.values.terminal import columns
 
     console = Console(highlight=False, color_system=None, width=None if os.isatty(1) else columns())
+    looks = 0
     while True:
         shown = watched.look()
-        console.print(Frame(shown, rows=_ALL_ROWS))
+        if as_json:
+            answer = _end(shown)[1] if watched.over else None
+            verdict = None if answer is None else answer.document
+            sys.stdout.write(json.dumps({**shown.as_json(), "verdict": verdict}) + "\n")
+            sys.stdout.flush()
+        elif looks % _PLAIN_LOOKS == 0 or watched.over:
+            console.print(*([""] if looks else []), Frame(shown, rows=_ALL_ROWS), sep="\n")
         if once or watched.over:
             return shown
-        console.print()
-        for _ in range(round(_PLAIN_S / _LOOK_S)):
-            time.sleep(_LOOK_S)
-            watched.look()
-            if watched.over:
-                break
+        looks += 1
+        time.sleep(_LOOK_S)
 
 
 def _on_screen(watched: Watched) -> Snapshot:
@@ -150,7 +138,7 @@ def _signals(live: Live) -> Iterator[None]:
             signal.signal(signum, handler)
 
 
-def _show_end(shown: Snapshot) -> int:
+def _show_end(shown: Snapshot, as_json: bool) -> int:
     """Print the verdict; returns the run's exit code."""
     from ddp_run.commands.explain.answer import block_text
     from ddp_run.values.terminal import colour, columns, width_of
@@ -158,8 +146,8 @@ def _show_end(shown: Snapshot) -> int:
     code, answer = _end(shown)
     if answer is None:
         click.echo("ddp-run: it ended before its first attempt", err=True)
-    else:
-        sys.stdout.write(block_text(answer, width=columns(), colour=colour(sys.stdout), wrap=width_of(1)))
+    elif not as_json:
+        sys.stdout.write("\n" + block_text(answer, width=columns(), colour=colour(sys.stdout), wrap=width_of(1)))
     return code
 
 
