@@ -52,6 +52,7 @@ def command(run: str | None, native: bool, as_json: bool, log_dir: str | None) -
     rank's folder has all threads. Of a run that is over, this shows the last stacks that were recorded. --native needs
     py-spy, and the right to trace the ranks (root, or kernel.yama.ptrace_scope=0).
     """
+    from ddp_run.observe.from_outside import look_now
     from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record import file_names, journal, own_process
     from ddp_run.record.job_state import JobState
@@ -67,8 +68,8 @@ def command(run: str | None, native: bool, as_json: bool, log_dir: str | None) -
     name = neutral(chosen.folder.name)
     if chosen.alive and not own_process.is_mine(chosen.process):
         raise click.ClickException(f"{name} belongs to another user: run ddp-run stacks as that user")
-    if chosen.alive:
-        at, groups = time.time_ns(), _grouped_looks(_looks(chosen, state))
+    if chosen.alive and chosen.started is not None:
+        at, groups = time.time_ns(), _grouped(look_now(chosen.started, chosen.folder, state.alive))
         groups = [_with_native(each, state) for each in groups] if native else groups
         ended = [f"rank {rank}: {each.phase}" for rank, each in sorted(state.ranks.items()) if each.ended]
     else:
@@ -91,19 +92,7 @@ def command(run: str | None, native: bool, as_json: bool, log_dir: str | None) -
     return 0
 
 
-def _looks(run: RecordedRun, state: JobState) -> list[CloseLook]:
-    from ddp_run.observe.from_outside import boards_of, look_now
-
-    if run.started is None:
-        return []
-    boards = boards_of(run.started, run.folder, may_ask=True)
-    try:
-        return look_now(boards, state.alive)
-    finally:
-        boards.close()
-
-
-def _grouped_looks(looks: Sequence[CloseLook]) -> list[_Group]:
+def _grouped(looks: Sequence[CloseLook]) -> list[_Group]:
     """The fewest first, as in the report of a hang: they are mostly the ones that matter."""
     from ddp_run.observe.stall_quotes import alike, groups, ranks_of, what
 

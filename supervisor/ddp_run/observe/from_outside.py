@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,18 +21,19 @@ def boards_of(run: RunStarted, run_folder: Path, *, may_ask: bool) -> Boards:
     return Boards([Path(each) for each in run.boards if _is_ours(each)], run_folder, may_ask=may_ask)
 
 
-def look_now(boards: Boards, alive: Sequence[RankStarted]) -> list[CloseLook]:
+def look_now(run: RunStarted, run_folder: Path, alive: Sequence[RankStarted]) -> list[CloseLook]:
     """What each of these ranks does, and its stack. Takes 0.2 s, and one second if some rank doesn't answer."""
-    boards.open(alive)
-    before, asked_at = boards.seen(alive), now()
-    for pause_s in boards.ask_for_stacks(alive, now):
-        time.sleep(pause_s)
-    after, apart_s = boards.seen(alive), (now() - asked_at) / 1e9
-    ranks, looks = {event.pid: event.rank for event in alive}, []
-    for rank, seen in sorted(after.items()):
-        look = close_look(rank, (None, before[rank][1]), seen, apart_s, ranks)
-        board = boards.get(rank)
-        looks.append(replace(look, unseen=board is None, silent=board is not None and board.is_silent(now())))
+    with closing(boards_of(run, run_folder, may_ask=True)) as boards:
+        boards.open(alive)
+        before, asked_at = boards.seen(alive), now()
+        for pause_s in boards.ask_for_stacks(alive, now):
+            time.sleep(pause_s)
+        after, apart_s = boards.seen(alive), (now() - asked_at) / 1e9
+        ranks, looks = {event.pid: event.rank for event in alive}, []
+        for rank, seen in sorted(after.items()):
+            look = close_look(rank, (None, before[rank][1]), seen, apart_s, ranks)
+            board = boards.get(rank)
+            looks.append(replace(look, unseen=board is None, silent=board is not None and board.is_silent(now())))
     return looks
 
 

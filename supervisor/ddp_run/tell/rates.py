@@ -36,11 +36,11 @@ class Rate:
             self._seen.clear()
         if count:
             self._seen.append((at, count))
-        while len(self._seen) > 2 and self._is_enough(at - self._seen[1][0], count - self._seen[1][1]):
+        while len(self._seen) > 2:
+            seconds, counts = at - self._seen[1][0], count - self._seen[1][1]
+            if seconds < _WINDOW_S or (counts < _COUNTS and seconds < _LONGEST_S):
+                break
             self._seen.popleft()
-
-    def _is_enough(self, seconds: float, counts: int) -> bool:
-        return seconds >= _LONGEST_S or (seconds >= _WINDOW_S and counts >= _COUNTS)
 
     @property
     def per_s(self) -> float | None:
