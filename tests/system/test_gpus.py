@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,11 @@ from typing import Any
 import pytest
 from _pytest.mark import ParameterSet
 
+from ddp_run.commands.watch import look as run_look
 from ddp_run.observe.gpus import GpuWatch
 from ddp_run.record.events import GpuSampled, MonotonicNs, Noted, Rank
+from ddp_run.record.recorded_runs import recorded_run
+from ddp_run.tell.watch_frame import Gpu, Snapshot
 from tests.waiting import limit, wait_until
 
 from .conftest import Launcher, Running, cases
@@ -122,11 +126,13 @@ if os.environ["RANK"] == "1":
 
 @dataclass(frozen=True)
 class Watched:
-    """A job of two ranks, and what was seen: of both; of the second one's child; when GPU 1 was lost."""
+    """A job of two ranks, and what was seen: of both; of the second one's child; when GPU 1 was lost. `shown`: by
+    `ddp-run watch` when both were seen."""
 
     pids: tuple[int, int]
     of_ranks: dict[str, Any]
     of_child: dict[str, Any]
+    shown: Snapshot
     running: Running
     code: int
 
@@ -147,6 +153,11 @@ def watched(shared_ddp: Launcher, library: Path) -> Watched:
     stranger = f"process 1 {os.getpid()} -"
     machine.say(f"process 0 {second} {9 * GIB}", f"process 1 {first} {20 * GIB}", stranger, used=(9, 21))
     of_ranks = look(second)
+    assert running.folder is not None
+    known = recorded_run(running.folder)
+    assert known is not None
+    with closing(run_look.Watched(known)) as watcher:
+        shown = watcher.look()
     told = machine.go.with_name("go.child")
     wait_until(lambda: told.exists() and told.read_text().endswith("\n"), "the child's pid")
     machine.say(f"process 0 {int(told.read_text())} {9 * GIB}", used=(9, 0))
@@ -155,7 +166,7 @@ def watched(shared_ddp: Launcher, library: Path) -> Watched:
     machine.say("error 1 15")
     wait_until(lambda: any(event["gpus"] == [0] for event in running.events("GpuSampled")), "a look at the other")
     machine.let_go()
-    return Watched((first, second), of_ranks, of_child, running, running.wait().code)
+    return Watched((first, second), of_ranks, of_child, shown, running, running.wait().code)
 
 
 def test_memory_by_gpu_and_by_process(watched: Watched) -> None:
@@ -170,6 +181,10 @@ def test_memory_by_gpu_and_by_process(watched: Watched) -> None:
     names = dict(zip(seen["pids"], seen["names"], strict=True))
     assert names[stranger] == Path("/proc/self/comm").read_text().strip()
     assert not probes(watched.running)
+
+
+def test_watch_shows_the_gpus_of_each_rank(watched: Watched) -> None:
+    assert [row.gpus for row in watched.shown.ranks] == [(Gpu(1, 20 * GIB, 37),), (Gpu(0, 9 * GIB, 37),)]
 
 
 def test_a_child_of_a_rank_is_the_ranks(watched: Watched) -> None:
