@@ -218,6 +218,8 @@ def test_a_watcher_that_is_killed_leaves_the_terminal_as_it_was(
     os.kill(int(child), signal.SIGTERM)
     lines = screen.wait_for("code=143")
     assert "before" in "\n".join(lines)
+    screen.run("clear; stty -a | grep -o ' -*echo '; echo over")
+    assert " echo" in screen.wait_for("over\n")
     (running.cwd / "go").touch()
     assert running.wait().code == 3
 

@@ -1,4 +1,7 @@
-"""A run's folder may come from anybody: whatever stands in it, `explain` answers, and reads nothing outside of it."""
+"""A run's folder may come from anybody: whatever stands in it, `explain` answers, and reads nothing outside of it.
+
+So does `watch`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import redirect_stdout
+from contextlib import closing, redirect_stdout
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -17,12 +20,16 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from ddp_run.commands.explain import answer as explain
+from ddp_run.commands.watch.look import Watched
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record import events, journal
 from ddp_run.record.events import Event, ExceptionInfo, MonotonicNs, Rank
+from ddp_run.record.recorded_runs import recorded_run
 from ddp_run.tell.quotation import source_line
+from ddp_run.tell.watch_frame import Frame
 
 AT = iter(range(1_000, 1_000_000, 1_000))
 
@@ -128,6 +135,11 @@ def encoded(event: Event) -> dict[str, Any]:
 def answered(folder: Path) -> dict[str, Any] | None:
     """What `explain` and `explain --json` answer; null where they say that they cannot."""
     shown = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    if (run := recorded_run(folder)) is not None:
+        with closing(Watched(run)) as watched:
+            seen = watched.look()
+        json.dumps(seen.as_json())
+        Console(file=shown, width=80, height=24).print(Frame(seen))
     try:
         answer = explain.explain([str(folder)], rank_from_filename=False)
     except explain.NotReadable:
@@ -165,7 +177,17 @@ def test_a_field_is_of_its_type_or_no_event_is_read(kind: type[Event]) -> None:
             assert type(kept) in types or (optional and isinstance(kept, int | str | None)) or types == {float}
             assert not isinstance(kept, int) or -(2**63) <= kept < 2**63
         left_out = {key: value for key, value in encoded(event).items() if key != name}
-        if name not in ("watched", "dumped", "calls", "process", "well", "links", "group_rank", "group_world_size"):
+        if name not in (
+            "watched",
+            "dumped",
+            "calls",
+            "process",
+            "well",
+            "links",
+            "group_rank",
+            "group_world_size",
+            "boards",
+        ):
             with pytest.raises(ValueError):
                 journal.decode(json.dumps(left_out))
 

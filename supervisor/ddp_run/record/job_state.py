@@ -18,7 +18,6 @@ from ddp_run.record.events import (
     RankFinished,
     RankPhase,
     RankStarted,
-    RunStarted,
     StragglerSeen,
 )
 from ddp_run.values.signals import signal_name
@@ -39,7 +38,6 @@ class RankState:
 class JobState:
     """Feed it the events in order."""
 
-    run: RunStarted | None = None
     attempt: int | None = None
     """Counted from 0; None before the first."""
     ranks: dict[Rank, RankState] = field(default_factory=dict)
@@ -58,8 +56,6 @@ class JobState:
     def take(self, event: Event) -> None:
         """The next event."""
         match event:
-            case RunStarted():
-                self.run = event
             case AttemptStarted():
                 self.attempt = event.attempt
                 self._forget()

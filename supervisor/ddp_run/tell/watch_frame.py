@@ -98,11 +98,8 @@ class Snapshot:
 
     def as_json(self) -> dict[str, object]:
         """The object of `--json`, with a row for each rank."""
-        return {**asdict(self), "ranks": [{"rank": row.ranks[0], **_without_ranks(row)} for row in self.ranks]}
-
-
-def _without_ranks(row: RankRow) -> dict[str, object]:
-    return {name: value for name, value in asdict(row).items() if name != "ranks"}
+        found = asdict(self)
+        return {**found, "ranks": [{"rank": row.pop("ranks")[0], **row} for row in found["ranks"]]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +115,8 @@ class Frame:
         first, *more = map(Text, _head(self.snapshot))
         first.truncate(width, overflow="ellipsis")
         head = [first, *(line for text in more for line in text.wrap(console, width))]
-        told = [line for each in self.snapshot.told[-_MOST_TOLD:] for line in _told(each).wrap(console, width)]
+        last = [f"{duration_in_words(each.ago_s)} ago: {each.line}" for each in self.snapshot.told[-_MOST_TOLD:]]
+        told = [line for text in last for line in Text(text).wrap(console, width)]
         told = told[max(0, len(told) - min(_MOST_TOLD, max(0, height - len(head) - _LEAST_ROWS - 3))) :]
         room = max(1, height - len(head) - (len(told) + 1 if told else 0) - 2)
         yield from head
@@ -184,10 +182,6 @@ def _head(job: Snapshot) -> Iterator[str]:
     yield ", ".join(parts) or "no rank has started"
     if job.note is not None:
         yield job.note
-
-
-def _told(told: Told) -> Text:
-    return Text(f"{duration_in_words(told.ago_s)} ago: {told.line}")
 
 
 def _cells(row: RankRow) -> dict[str, str]:

@@ -93,7 +93,7 @@ def _on_screen(watched: Watched) -> Snapshot:
 
     console, shown = Console(highlight=False), watched.look()
     live = Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
-    with _quiet_terminal(), _signals(live), live:
+    with _own_terminal(live):
         while not watched.over:
             live.update(Frame(shown), refresh=True)
             typed = select.select([0] if os.isatty(0) else [], [], [], _LOOK_S)[0]
@@ -105,36 +105,35 @@ def _on_screen(watched: Watched) -> Snapshot:
 
 
 @contextmanager
-def _quiet_terminal() -> Iterator[None]:
-    """What is typed comes at once, and isn't shown."""
-    if not os.isatty(0):
-        yield
-        return
-    before = termios.tcgetattr(0)
-    tty.setcbreak(0)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(0, termios.TCSADRAIN, before)
-
-
-@contextmanager
-def _signals(live: Live) -> Iterator[None]:
-    """Leave the other screen before a signal ends or stops this process."""
+def _own_terminal(live: Live) -> Iterator[None]:
+    """What is typed comes at once, and isn't shown; all is as before when a signal ends or stops this process."""
+    modes = termios.tcgetattr(0) if os.isatty(0) else None
 
     def leave(signum: int, _frame: object) -> None:
         live.stop()
-        before = signal.signal(signum, signal.SIG_DFL)
+        give_back()
+        signal.signal(signum, signal.SIG_DFL)
         os.kill(os.getpid(), signum)
-        signal.signal(signum, before)  # it was only stopped, and goes on now
+        signal.signal(signum, leave)  # it was only stopped, and goes on now
+        take()
         live.start(refresh=True)
 
-    handled = (signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
-    before = {signum: signal.signal(signum, leave) for signum in handled}
+    def take() -> None:
+        if modes is not None:
+            tty.setcbreak(0)
+
+    def give_back() -> None:
+        if modes is not None:
+            termios.tcsetattr(0, termios.TCSADRAIN, modes)
+
+    handlers = {signum: signal.signal(signum, leave) for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)}
+    take()
     try:
-        yield
+        with live:
+            yield
     finally:
-        for signum, handler in before.items():
+        give_back()
+        for signum, handler in handlers.items():
             signal.signal(signum, handler)
 
 

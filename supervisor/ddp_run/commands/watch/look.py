@@ -39,7 +39,7 @@ from ddp_run.values.signals import STOP_SIGNALS, signal_name
 
 _END_BYTES = 8 << 10
 _LONGEST = 500
-_MOST_TOLD = 40
+_MOST_TOLD = 20
 _STILL_SLOW_S = 150.0
 """A slow rank is reported once a minute at most."""
 _BEHIND = 2
