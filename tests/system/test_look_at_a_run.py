@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -156,6 +157,8 @@ class Terminal:
 @pytest.fixture
 def terminal(ddp: Launcher, request: pytest.FixtureRequest) -> Iterator[Callable[..., Terminal]]:
     made: list[Terminal] = []
+    if shutil.which("tmux") is None:
+        pytest.skip("needs tmux")
 
     def make(running: Running, **variables: str) -> Terminal:
         environ = {name: value for name, value in ddp.environ({}).items() if name not in ("COLUMNS", "LINES", "TMUX")}

@@ -127,6 +127,22 @@ def test_stacks_of_a_stall_of_days_fill_no_disk(tmp_path: Path) -> None:
     board.close()
 
 
+def test_stacks_are_found_in_a_file_that_another_process_has_emptied(tmp_path: Path) -> None:
+    """Observer and `ddp-run stacks` may ask at the same time."""
+    board = _board(tmp_path, os.getpid())
+    assert board is not None
+    stacks = tmp_path / "live_stacks.txt"
+    stacks.write_text("x" * 100_000)
+    board.ask_for_stacks()
+    frame = '  File "/x/ddp_run/rank/__main__.py", line 12 in <module>\n'
+    dump = f'Thread 0x0001 (most recent call first):\n  File "/home/me/t.py", line 7 in train\n{frame}'
+    stacks.write_text(dump)
+    found = board.stack()
+    board.close()
+    assert found is not None
+    assert [each.place for each in found.frames] == ["t.py:7 in train"]
+
+
 def test_a_rank_is_silent_once_its_sampling_thread_has_stopped_coming(tmp_path: Path) -> None:
     for beat, at, silent in ((0, 10**12, False), (10**12, 10**12 + 2 * 10**9, False), (10**12, 2 * 10**12, True)):
         board = _board(tmp_path, os.getpid(), HEARTBEAT=beat)
