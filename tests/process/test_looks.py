@@ -21,7 +21,17 @@ from tests.waiting import limit
 from ddp_run.observe.from_outside import boards_of
 from ddp_run.rank.board import open_page
 from ddp_run.record import journal
-from ddp_run.record.events import Event, LocalRank, MonotonicNs, OwnProcess, ProgressSampled, Rank, RankStarted
+from ddp_run.record.events import (
+    Event,
+    LocalRank,
+    MonotonicNs,
+    OwnProcess,
+    ProgressSampled,
+    Rank,
+    RankStarted,
+    StallEnded,
+    StallSeen,
+)
 from ddp_run.record.recorded_runs import recorded_run
 from ddp_run.record.runs_meant import run_to_look_at
 
@@ -56,6 +66,15 @@ def test_a_run_of_another_host_is_seen_by_its_files(tmp_path: Path) -> None:
     ranks = [(each["step"], each["steps_per_s"], each["behind"], each["line"]) for each in shown["ranks"]]
     assert ranks == [(130, 2.0, 0, "three"), (100, 1.5, 30, "")]
     assert shown["slowest"] == {"rank": 1, "why": "30 steps behind"}
+    (folder / "attempt_0/rank_0/stdout.log").write_text("50%|# | 5/10 [00:05<00:05, 1.0it/s]")
+    add(folder, StallSeen(MonotonicNs(130 * S), "hang", True, "rank 0 sleeps", (Rank(0),), (), MonotonicNs(S), ("q",)))
+    shown = json.loads(run(tmp_path, "watch", "--once", "--json").stdout)
+    assert shown["slowest"] == {"rank": 0, "why": "others wait for it"}
+    assert shown["progress"] == {"done": 5, "total": 10, "eta_s": None}
+    assert shown["told"][-1]["line"] == "no progress: rank 0 sleeps"
+    add(folder, StallEnded(MonotonicNs(140 * S), 9.0))
+    shown = json.loads(run(tmp_path, "watch", "--once", "--json").stdout)
+    assert (shown["slowest"]["rank"], shown["progress"]["eta_s"]) == (1, 5.0)
     done = run(tmp_path, "stacks")
     assert done.returncode == 2
     assert "belongs to vm: this host cannot tell" in done.stderr

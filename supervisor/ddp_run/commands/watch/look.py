@@ -7,6 +7,7 @@ import shlex
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import final
 
@@ -16,6 +17,7 @@ from ddp_run.observe.stall_watch import RankLook
 from ddp_run.record import file_names, journal
 from ddp_run.record.events import (
     AttemptEnded,
+    AttemptStarted,
     Event,
     GpuSampled,
     MonotonicNs,
@@ -26,6 +28,8 @@ from ddp_run.record.events import (
     RankFailed,
     RankStarted,
     SignalReceived,
+    StallEnded,
+    StallSeen,
 )
 from ddp_run.record.job_state import JobState, RankState
 from ddp_run.record.recorded_runs import RecordedRun, recorded_run
@@ -57,6 +61,8 @@ class Watched:
         self._state = JobState()
         self._boards: Boards | None = None
         self._told: deque[tuple[int, str]] = deque(maxlen=_MOST_TOLD)
+        self._stall: StallSeen | None = None
+        """The one that was reported last, while it lasts."""
         self._ranks: dict[Rank, _Rank] = {}
 
     def close(self) -> None:
@@ -76,6 +82,8 @@ class Watched:
         for event in self._journal.more():
             self._state.take(event)
             self._told.extend((event.at, neutral(line)) for line in _lines_about(event))
+            if isinstance(event, StallSeen | StallEnded | AttemptStarted):
+                self._stall = event if isinstance(event, StallSeen) else None
         self._open_boards()
         state, row, at, started = self._state, Row(run, 0, time.time_ns()), self._now(), run.started
         ranks = self._rows(at)
@@ -173,6 +181,8 @@ class Watched:
         )
 
     def _slowest(self, rows: Sequence[RankRow], at: MonotonicNs) -> Slowest | None:
+        if self._stall is not None:
+            return next((Slowest(rank, "others wait for it") for rank in self._stall.culprits), None)
         last = max(rows, key=lambda row: row.behind or 0, default=None)
         if last is not None and (last.behind or 0) >= _BEHIND:
             return Slowest(last.ranks[0], f"{last.behind} steps behind")
@@ -183,7 +193,8 @@ class Watched:
 
     def _progress(self, at: MonotonicNs) -> Progress | None:
         found = (self._ranks[rank].printed.look(at / _SECOND, self._ranks[rank].lines) for rank in sorted(self._ranks))
-        return next((each for each in found if each is not None), None)
+        shown = next((each for each in found if each is not None), None)
+        return shown if shown is None or self._stall is None else replace(shown, eta_s=None)
 
 
 @final
