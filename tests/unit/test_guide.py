@@ -23,6 +23,7 @@ BOTH = GUIDE + RUNNING
 TORCH = importlib.util.find_spec("torch")
 
 READ_BY_TORCH = {
+    "PYTHON_EXEC",
     "GLOO_SOCKET_IFNAME",
     "PYTORCH_CUDA_ALLOC_CONF",
     "TORCH_COMPILE_DISABLE",
@@ -164,7 +165,7 @@ def _torch_files() -> list[Path]:
     assert TORCH is not None and TORCH.origin is not None
     folder = Path(TORCH.origin).parent
     header = folder / "include" / "torch" / "csrc" / "distributed" / "c10d" / "ProcessGroupNCCL.hpp"
-    python = [folder / "_dynamo" / "config.py", folder / "utils" / "cpp_extension.py"]
+    python = [folder / "_dynamo" / "config.py", folder / "utils" / "cpp_extension.py", folder / "distributed" / "run.py"]
     return [each for each in (header, *python, *sorted((folder / "lib").glob("lib*.so"))) if each.is_file()]
 
 
