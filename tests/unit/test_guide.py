@@ -165,7 +165,8 @@ def _torch_files() -> list[Path]:
     assert TORCH is not None and TORCH.origin is not None
     folder = Path(TORCH.origin).parent
     header = folder / "include" / "torch" / "csrc" / "distributed" / "c10d" / "ProcessGroupNCCL.hpp"
-    python = [folder / "_dynamo" / "config.py", folder / "utils" / "cpp_extension.py", folder / "distributed" / "run.py"]
+    names = ("_dynamo/config.py", "utils/cpp_extension.py", "distributed/run.py")
+    python = [folder / name for name in names]
     return [each for each in (header, *python, *sorted((folder / "lib").glob("lib*.so"))) if each.is_file()]
 
 
