@@ -98,8 +98,9 @@ def test_who_has_a_lock_file(tmp_path: Path) -> None:
             wait_until(lambda: holder_of(str(lock), ()) == locks.pid, "the lock")
             with lock.open() as file, pytest.raises(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            (sleeps,) = Path(f"/proc/{locks.pid}/task/{locks.pid}/children").read_text().split()
-            subprocess.run(["kill", sleeps], check=True)
+            children = Path(f"/proc/{locks.pid}/task/{locks.pid}/children")
+            wait_until(children.read_text, "flock starts its command, with the lock held")
+            subprocess.run(["kill", *children.read_text().split()], check=True)
         opened.kill()
     with pytest.raises(OSError):
         holder_of(f"{lock}x", ())
