@@ -75,6 +75,11 @@ class Place:
     """The rendezvous' endpoint is on this host."""
 
     @property
+    def needed(self) -> int:
+        """How many nodes the job can't begin without."""
+        return self.nodes if self.least is None else self.least
+
+    @property
     def node_0(self) -> str:
         """What to call the node that has the hub, before it has said who it is."""
         return "node 0" if self.node_rank is not None else "the endpoint's host"

@@ -57,7 +57,6 @@ class Hub(Side):
         self._agent_was_let_go = False
         self._comparison = Comparison(place, ears, self._nodes)
         self._pictures = Pictures(ears, self._tell_stall)
-        self._start = messages.Start(0, None)
         self._key = place.job_key + place.munge.make()
         most = place.nodes + place.spares + _MOST_STRANGERS
         where = (ears.loop, place.address, place.port)
@@ -110,7 +109,7 @@ class Hub(Side):
             if node.is_spare:
                 self._ears.emit(Noted(now(), f"{node.name} waits"))
                 return
-            link.send(self._start)
+            link.send(self.await_part())
         if self._agreed is not None and self._agreed.attempt == attempt:
             node.tell(self._agreed)
         if self._all_well:
@@ -122,7 +121,7 @@ class Hub(Side):
         """Nodes that are gone leave their places, and spare ones take those that are free: none is while ranks run."""
         if not self._is_ending:
             for node in self._roster.settle(is_in=self._node_rank is not None):
-                node.link.send(self._start)
+                node.link.send(self.await_part())
 
     def _on_second(self, link: Link, node_rank: int, host: str, taken_by: str) -> None:
         """The newcomer can't stay. If nodes are missing, it is one of them, so this job can't start."""
@@ -318,7 +317,6 @@ class Hub(Side):
             if node.report is not None:
                 keep_report(Path(place.folder), node.told(), node.report.last_lines)
         if decision.retry:
-            self._start = messages.Start(self._attempt + 1, decision)
             self._begin_next()
         else:
             self._let_them_hang_up()
@@ -341,7 +339,7 @@ class Hub(Side):
 
     def await_part(self) -> messages.Start:
         """Node 0 always takes part: it has the rendezvous' store."""
-        return self._start
+        return messages.Start(self._attempt, self._agreed.decision if self._agreed is not None else None)
 
     def _let_them_hang_up(self) -> None:
         """A node that has the last word hangs up; closing first would throw away what is on its way."""

@@ -56,9 +56,8 @@ class Roster:
     @property
     def absent(self) -> list[int]:
         """The keys of the nodes that the job needs and that have not joined."""
-        needed = self._place.nodes if self._place.least is None else self._place.least
         here = sum(not node.is_spare for node in self._nodes.values())
-        return self._free[: max(0, needed - 1 - here)]
+        return self._free[: max(0, self._place.needed - 1 - here)]
 
     @property
     def spares(self) -> list[OtherNode]:
@@ -72,7 +71,7 @@ class Roster:
     @property
     def missing(self) -> str:
         """`nodes 1-2 of 4`, `1 more node of at least 2`."""
-        of = self._place.nodes if self._place.least is None else f"at least {self._place.least}"
+        of = f"{'' if self._place.least is None else 'at least '}{self._place.needed}"
         return f"{self.named(self.absent)} of {of}"
 
     @property
@@ -101,11 +100,15 @@ class Roster:
         How the job ends has nothing to do with it then. `is_in`: node 0 runs ranks. Returns the spare nodes that take
         part from now on, so that the job has all that it needs.
         """
-        here = [node for node in self._nodes.values() if node.node_rank is not None and node.lost is None]
-        without = self._place.least is not None and 0 < self.round_size <= len(here) + is_in
-        for node in [node for node in self._nodes.values() if node.lost is not None and not node.link.is_open]:
-            if without or node.node_rank is None:
-                del self._nodes[node.key]
+        gone = [node for node in self._nodes.values() if node.lost is not None and not node.link.is_open]
+        if gone:
+            here = sum(node.node_rank is not None and node.lost is None for node in self._nodes.values())
+            without = self._place.least is not None and 0 < self.round_size <= here + is_in
+            for node in gone:
+                if without or node.node_rank is None:
+                    del self._nodes[node.key]
+        if not self._place.spares:
+            return []
         taken = self.spares[: max(0, self._place.nodes - 1 - len(self.counted))]
         for node in taken:
             node.is_spare = False
