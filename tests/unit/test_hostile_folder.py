@@ -78,6 +78,7 @@ JOURNAL: tuple[Event, ...] = (
     events.TimerFired(at(), events.TimerKind.TEARDOWN, R1, 0),
     events.RankFailed(at(), R1, 0, 1, RAISED),
     events.SpaceCounted(at(), "/dev/shm", 5, 10, 5, 10),
+    events.CheckpointSeen(at(), "/ckpt", "/ckpt/step_5.pt", MonotonicNs(6)),
     events.KernelLogged(at(), ("python[102]: segfault at 0",), 0, True),
     events.RankExited(at(), R1, 0, 1, False),
     events.CoreDumped(at(), R1, 0, "core", None),

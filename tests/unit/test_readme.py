@@ -19,6 +19,7 @@ from ddp_run.judge import catalogue, diagnose, hung
 from ddp_run.judge.verdict import Collateral, FirstFailure, Verdict
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
+from ddp_run.record.time_spent import Lost, RankSeconds, TimeSpent
 from ddp_run.settings.table import Row, all_rows
 from ddp_run.supervise import job
 from ddp_run.tell import verdict_file
@@ -142,6 +143,7 @@ def _full_verdict() -> Verdict:
         evidence=(Quote("log", 1, "text"),),
         collateral=(Collateral(Rank(1), 1, None, "reason"),),
         advice=("advice",),
+        time=TimeSpent(2, RankSeconds(), Lost(1.0, 2.0, 1, "step_5.pt")),
     )
 
 

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ddp_run.record import journal, own_process, rank_logs, removal
 from ddp_run.record.events import Event, LocalRank, MonotonicNs, OwnProcess, Rank, RankStarted, RunEnded, RunStarted
 from ddp_run.record.recorded_runs import RecordedRun, by_job, recorded_run, recorded_runs, size_of
 from ddp_run.record.runs_meant import NoRun, run_named
+from ddp_run.record.time_spent import Lost, RankSeconds, TimeSpent
 from ddp_run.tell import runs_table
 from ddp_run.values.words import duration_in_words
 
@@ -171,14 +172,15 @@ def test_which_run_a_word_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_table_of_a_pipe_has_all_columns_uncut(tmp_path: Path) -> None:
-    run_at(tmp_path, 1, outcome="failed", cause="cuda-oom", exit_code=1, attempts=3)
+    spent = TimeSpent(2, RankSeconds(), Lost(75.0, 150.0, 1, None))
+    run_at(tmp_path, 1, outcome="failed", cause="cuda-oom", exit_code=1, attempts=3, time=asdict(spent))
     run_at(tmp_path, 2, outcome=None, node=(1, 2))
     rows = [runs_table.Row(run, 2048, NOW) for run in recorded_runs(tmp_path)]
     lines = [line.split() for line in runs_table.table(rows, width=None, local=lambda _ns: "then").splitlines()]
     assert [" ".join(line) for line in lines] == [
-        "RUN STARTED OUTCOME EXIT CAUSE TRIES TIME RANKS NODE SIZE COMMAND",
-        "20261121-081500-0001 then failed 1 cuda-oom 3 5.0s 16 vm 2KiB t.py --lr 'a b'",
-        "20261121-081500-0002 then killed - - 1 0.0s 16 1/2:vm 2KiB t.py --lr 'a b'",
+        "RUN STARTED OUTCOME EXIT CAUSE TRIES TIME LOST RANKS NODE SIZE COMMAND",
+        "20261121-081500-0001 then failed 1 cuda-oom 3 5.0s 1m15s 16 vm 2KiB t.py --lr 'a b'",
+        "20261121-081500-0002 then killed - - 1 0.0s - 16 1/2:vm 2KiB t.py --lr 'a b'",
     ]
 
 

@@ -33,7 +33,7 @@ def test_schema_1(tmp_path: Path) -> None:
     verdict_file.write(path, document(Verdict("failed", 137, first_failure=first)))
     read = json.loads(path.read_text())
     head = ["schema", "run_id", "outcome", "exit_code", "attempts", "restarts", "cause", "code", "title", "confidence"]
-    tail = ["evidence", "collateral", "notes", "advice", "retry", "folder"]
+    tail = ["evidence", "collateral", "notes", "advice", "retry", "time", "folder"]
     assert list(read) == [*head, "phase", "step", "call", "first_failure", *tail]
     assert (read["schema"], read["cause"], read["phase"], read["retry"]) == (
         1,

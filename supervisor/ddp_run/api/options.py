@@ -51,6 +51,7 @@ class LaunchOptions(TypedDict, total=False):
     spare_nodes: int | None
     nccl_debug: Literal["off", "warn", "info", "trace"] | None
     hang_timeout: float | None
+    checkpoint_dir: str | Path | None
     ddp_debug: bool
     warm: bool
     backend: str | None

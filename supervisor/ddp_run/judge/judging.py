@@ -19,6 +19,7 @@ from ddp_run.judge.retry import ended
 from ddp_run.judge.verdict import FirstFailure, Retry, Verdict
 from ddp_run.record.attempt_events import ended_before_retry, last_restart, of_attempt
 from ddp_run.record.events import Event, PeerFailed, RankExited, RankFailed, RankStarted, RunStarted, SignalReceived
+from ddp_run.record.time_spent import time_spent
 from ddp_run.values.signals import STOP_SIGNALS, in_words, shell_code, signal_name
 from ddp_run.values.words import node_name
 
@@ -101,6 +102,14 @@ def final(verdict: Verdict, events: Sequence[Event]) -> Verdict:
     of_several = any(isinstance(event, RunStarted) and event.nodes > 1 for event in events)
     # all nodes report the earlier failure; the nodes' verdict on that attempt knows which of them it was
     return replace(stopped, first_failure=None, evidence=(), collateral=()) if of_several else stopped
+
+
+def with_time(verdict: Verdict, events: Sequence[Event]) -> Verdict:
+    """Return the verdict with where the run's time went, if that can be told."""
+    try:
+        return replace(verdict, time=time_spent(events))
+    except Exception as error:
+        return replace(verdict, notes=(*verdict.notes, f"where the time went is unknown ({_brief(error)})"))
 
 
 def as_spare(events: Sequence[Event]) -> Verdict:

@@ -44,7 +44,7 @@ def replay(folder: Path) -> tuple[Verdict, tuple[Event, ...]]:
             verdict = judging.final(verdict, events)
             verdict = _agreed(folder, started, verdict, Ends(), after_retry_was_decided(events))
             verdict = of_nodes.noted(verdict, events)
-    return replace(verdict, notes=(*verdict.notes, *recorded.notes)), events
+    return judging.with_time(replace(verdict, notes=(*verdict.notes, *recorded.notes)), events), events
 
 
 def _agreed(folder: Path, run: RunStarted, verdict: Verdict, ends: Ends, said: Sequence[Event]) -> Verdict:

@@ -8,6 +8,7 @@ from typing import Literal, Self
 
 from ddp_run.evidence.model import Phase, Quote
 from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
+from ddp_run.record.time_spent import TimeSpent
 from ddp_run.values.redaction import redact_lines, redact_value
 from ddp_run.values.typed_fields import frozen
 
@@ -161,6 +162,8 @@ class Verdict:
     notes: tuple[str, ...] = ()
     restarts: int | None = None
     """How often the agent restarted the ranks in this attempt (--max-restarts); None if unknown."""
+    time: TimeSpent | None = None
+    """Of the whole run on this node, once it is over."""
 
     def with_finding(self, finding: Finding) -> Verdict:
         """Return the verdict with a rule's finding as its cause."""

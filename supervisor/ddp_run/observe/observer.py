@@ -23,6 +23,7 @@ from ddp_run.observe.progress import Stall, come_apart
 from ddp_run.observe.stall_watch import EARLY_S, LOOK_S, Due, RankLook, Watch
 from ddp_run.observe.waited_paths import WaitedPaths, completed
 from ddp_run.record.events import (
+    SAMPLE_S,
     Event,
     MonotonicNs,
     ProgressSampled,
@@ -40,8 +41,6 @@ _FLIGHT_S = 0.6
 """How long a rank gets to write its flight recorder's entries."""
 _OTHERS_S = 6.0
 """How long other nodes get to show their ranks: they notice the same stall within a second or two."""
-_SAMPLE_S = 60.0
-"""How often the ranks' progress goes into the journal."""
 _SECOND = 1_000_000_000
 
 
@@ -161,7 +160,7 @@ class Observer:
         return replace(look, worked_at=self._movement.last(event))
 
     def _sample(self, at: MonotonicNs) -> list[Event]:
-        if at - self._sampled_at < _SAMPLE_S * _SECOND:
+        if at - self._sampled_at < SAMPLE_S * _SECOND:
             return []
         sample = self.boards.progress(at)
         if sample is None or (self._sampled is not None and replace(sample, at=self._sampled.at) == self._sampled):

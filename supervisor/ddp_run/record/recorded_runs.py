@@ -14,6 +14,7 @@ from typing import TypeVar
 from ddp_run.record import file_names, journal, own_process, rank_logs
 from ddp_run.record.events import Event, OwnProcess, RankStarted, RunEnded, RunStarted
 from ddp_run.record.run_folder import open_run_file
+from ddp_run.record.time_spent import TimeSpent
 from ddp_run.values import typed_fields
 from ddp_run.values.lines import neutral
 
@@ -49,6 +50,8 @@ class RecordedRun:
     """When the journal was last written to; nanoseconds since the epoch, like the two below."""
     ended_ns: int | None
     """When its last event happened."""
+    time: TimeSpent | None = None
+    """Where the time of its ranks went, from verdict.json."""
     meets: tuple[str | None, ...] | None = None
     """Where its nodes were told to meet, from plan.json: master, endpoint and name of the rendezvous."""
 
@@ -92,6 +95,7 @@ class _Answer:
     exit_code: int | None
     attempts: int | None
     cause: str | None = None
+    time: TimeSpent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +174,7 @@ def recorded_run(folder: Path) -> RecordedRun | None:
         ranks=next((event.world_size for event in ranks if isinstance(event, RankStarted)), None),
         written_ns=status.st_mtime_ns,
         ended_ns=None if started is None or last is None else started.wall_ns + last.at - started.at,
+        time=answer.time if answer is not None else None,
         meets=None if plan is None else plan.meets,
     )
 

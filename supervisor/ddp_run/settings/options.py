@@ -138,6 +138,7 @@ class Options:
     console = _Value("all")
     log_format = _Value("console")
     hang_timeout_s = _Value[float | None](None, "hang_timeout")
+    checkpoint_dir = _Value[str | None](None)
     backend = _Value[str | None](None)
     fallback_backend = _Value[str | None](None)
     ddp_debug = _Value(False)

@@ -108,6 +108,11 @@ OWN_ROWS: tuple[Row, ...] = (
         metavar="SECONDS",
     ),
     _own(
+        "checkpoint-dir",
+        "The folder of the job's checkpoints: tells how much work a failure lost (default: ranks' open files show it).",
+        metavar="DIR",
+    ),
+    _own(
         "ddp-debug",
         "Print [DDP-DEBUG] lines at each step of process-group initialization, and on failure.",
         variable="DDP_DEBUG",

@@ -167,7 +167,7 @@ class Attempt:
     def _on_signal(self, signum: int) -> None:
         self._read_inbox()  # ranks that have said hello by now must get it too
         if signum in STOP_SIGNALS:
-            self._watch.note_progress()
+            self._watch.stops()
         self._put(SignalReceived(now(), signum))
 
     def _read_inbox(self) -> None:

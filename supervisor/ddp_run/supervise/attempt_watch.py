@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from ddp_run.observe import gpus, memory, space
+from ddp_run.observe import checkpoints, gpus, memory, space
+from ddp_run.observe.checkpoints import Checkpoints
 from ddp_run.observe.gpus import GpuWatch
 from ddp_run.observe.kernel_log import KernelLog
 from ddp_run.observe.memory import Sampler
-from ddp_run.record.events import EventSink, HangTimedOut, Noted, Rank, RankStarted
+from ddp_run.record.events import Event, EventSink, HangTimedOut, MonotonicNs, Noted, Rank, RankStarted
 from ddp_run.record.journal import now
 from ddp_run.supervise.ranks import Ranks
 from ddp_run.supervise.run import Run
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ddp_run.observe.observer import Observer
 
 _FIRST_LOOK_S = 1.0
+_Answers = Callable[[HelperProcess, MonotonicNs], tuple[Sequence[Event], bool]]
 
 
 @final
@@ -56,7 +58,10 @@ class AttemptWatch:
         self._sample_after_s = memory.FIRST_LOOK_S
         self._gpus: GpuWatch | None = None
         self._look_at_gpus_after_s = gpus.FIRST_LOOK_S
-        self._space: HelperProcess | None = None
+        self._space = _Question(run, emit, space.answers)
+        self._checkpoints = Checkpoints(run.plan.options.checkpoint_dir)
+        self._newest_checkpoint = _Question(run, emit, checkpoints.answers)
+        self._is_stopped = False
         self._kernel_log = KernelLog.open()
         self._resting = False
         self._failed_restart: int | None = None
@@ -104,23 +109,32 @@ class AttemptWatch:
             self._emit(sample)
         for look in self._gpus.at_death(now()) if self._gpus is not None else ():
             self._emit(look)
-        if self._space is None:
-            self._ask_for_space()
+        places = _places(self._environ, self._run.folder.path)
+        self._space.ask(lambda: space.ask(places), "free space")
+        self._ask_for_checkpoint()
+
+    def stops(self) -> None:
+        """The job is told to stop, so where the ranks stand now counts."""
+        self._is_stopped = True
+        self.note_progress()
 
     def rest(self) -> None:
         """The attempt is over: start no more looks. Answers about a failure are still awaited."""
         self._resting = True
+        if self._is_stopped and not self._newest_checkpoint.is_asked:
+            self._ask_for_checkpoint()
         if self._observer is not None:
             self._observer.close()
 
     def awaited_s(self) -> float:
         """The longest time to wait for those answers; most have come long ago."""
-        space_s = self._space.deadline - time.monotonic() if self._space is not None else 0.0
-        return max(space_s, self._gpus.awaited_s(now()) if self._gpus is not None else 0.0)
+        gpus_s = self._gpus.awaited_s(now()) if self._gpus is not None else 0.0
+        return max(self._space.awaited_s, self._newest_checkpoint.awaited_s, gpus_s)
 
     def close(self) -> None:
         """Stop waiting, and read what the kernel has logged if there was a failure."""
-        self._end_space()
+        self._space.end()
+        self._newest_checkpoint.end()
         self._stop_looking_at_gpus("")
         logged = self._kernel_log.read(now()) if self.has_failed else None
         if logged is not None:
@@ -158,6 +172,7 @@ class AttemptWatch:
             return
         alive = [process.event for process in self._ranks if process.alive]
         left = sorted(process.event.rank for process in self._ranks.latest if process.exited_clean)
+        self._checkpoints.look(alive)
         events, after_s = observer.look(now(), alive, left, self._gpu_use(alive) if observer.looks_closer else ())
         for event in events:
             self._emit(event)
@@ -167,6 +182,9 @@ class AttemptWatch:
         if timeout_s is not None and standing and stalled_s >= timeout_s:
             self._emit(HangTimedOut(now(), stalled_s))
         self._loop.set_timer(after_s, self._look_at_progress)
+
+    def _ask_for_checkpoint(self) -> None:
+        self._newest_checkpoint.ask(self._checkpoints.ask, "checkpoints")
 
     # --------------------------------------------------------------------------------------- memory
 
@@ -236,31 +254,53 @@ class AttemptWatch:
 
     # ----------------------------------------------------------------------------------- free space
 
-    def _ask_for_space(self) -> None:
-        try:
-            self._space = space.ask(_places(self._environ, self._run.folder.path))
-        except OSError as error:
-            self._emit(Noted(now(), f"free space not checked: {error}"))
-            return
-        self._run.helpers.add(self._space)
-        self._loop.watch(self._space.fd, self._read_space)
-        self._loop.set_timer(space.WAIT_S, self._end_space)
 
-    def _read_space(self) -> None:
-        if self._space is None:
+@final
+class _Question:
+    """Asked of a helper process, whose answers become events until it ends or is late."""
+
+    def __init__(self, run: Run, emit: EventSink, answers: _Answers) -> None:
+        self._run, self._emit, self._answers = run, emit, answers
+        self._process: HelperProcess | None = None
+        self.is_asked = False
+
+    def ask(self, start: Callable[[], HelperProcess | None], what: str) -> None:
+        """Start the process, unless one is at work, or there is nothing to ask. `what` is looked at."""
+        if self._process is not None:
             return
-        counted, over = space.answers(self._space, now())
-        for event in counted:
+        self.is_asked = True
+        try:
+            process = start()
+        except OSError as error:
+            self._emit(Noted(now(), f"{what} not checked: {error}"))
+            return
+        if process is not None:
+            self._process = process
+            self._run.helpers.add(process)
+            self._run.loop.watch(process.fd, self._read)
+            self._run.loop.set_timer(self.awaited_s, self.end)
+
+    @property
+    def awaited_s(self) -> float:
+        """The longest time to wait for answers."""
+        return max(0.0, self._process.deadline - time.monotonic()) if self._process is not None else 0.0
+
+    def end(self) -> None:
+        """Wait no longer."""
+        if self._process is not None:
+            self._run.loop.cancel_timer(self.end)
+            self._run.loop.unwatch(self._process.fd)
+            self._process.end()
+            self._process = None
+
+    def _read(self) -> None:
+        if self._process is None:
+            return
+        events, over = self._answers(self._process, now())
+        for event in events:
             self._emit(event)
         if over:
-            self._end_space()
-
-    def _end_space(self) -> None:
-        if self._space is not None:
-            self._loop.cancel_timer(self._end_space)
-            self._loop.unwatch(self._space.fd)
-            self._space.end()
-            self._space = None
+            self.end()
 
 
 def _places(environ: Mapping[str, str], run_folder: Path) -> list[str]:

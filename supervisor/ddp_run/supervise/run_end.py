@@ -52,6 +52,7 @@ def end(run: Run, outcome: Outcome, attempts: int) -> int:
     by = ended_before_retry(run.journal.events)
     if run.nodes is not None and by is not None:
         verdict, _stop = run.nodes.agree(verdict, attempts, lambda _verdict: retry.ended(by))
+    verdict = judging.with_time(verdict, run.journal.events)
     reason = judging.final_reason(outcome.decision.reason, run.journal.events)
     run.known_status = verdict.status
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from ddp_run.record.events import RunStarted
 from ddp_run.record.recorded_runs import RecordedRun
@@ -12,9 +12,9 @@ from ddp_run.values.lines import neutral
 from ddp_run.values.words import duration_in_words, size_in_words
 
 _LEAST_COMMAND = 24
-_GIVEN_UP_FIRST = ("STARTED", "SIZE", "TRIES", "NODE", "RANKS", "CAUSE")
+_GIVEN_UP_FIRST = ("STARTED", "SIZE", "LOST", "TRIES", "NODE", "RANKS", "CAUSE")
 """Columns that a narrow terminal has no room for. A run's name says when it started."""
-_RIGHT = ("EXIT", "TRIES", "TIME", "RANKS", "SIZE")
+_RIGHT = ("EXIT", "TRIES", "TIME", "LOST", "RANKS", "SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,7 @@ def as_json(row: Row, iso: Callable[[int], str]) -> dict[str, object]:
         "attempts": run.attempts,
         "seconds": None if row.seconds is None else round(row.seconds, 3),
         "ranks": run.ranks,
+        "time": None if run.time is None else asdict(run.time),
         "host": neutral(started.host) if started is not None else None,
         "node_rank": started.node_rank if started is not None else None,
         "nodes": started.nodes if started is not None else None,
@@ -105,6 +106,7 @@ def as_json(row: Row, iso: Callable[[int], str]) -> dict[str, object]:
 def _cells(row: Row, local: Callable[[int], str]) -> dict[str, str]:
     run, started = row.run, row.run.started
     host = started.host if started is not None else None
+    lost = None if run.time is None else run.time.lost
     cells = {
         "RUN": run.folder.name,
         "STARTED": local(run.started_ns),
@@ -113,6 +115,7 @@ def _cells(row: Row, local: Callable[[int], str]) -> dict[str, str]:
         "CAUSE": run.cause,
         "TRIES": run.attempts,
         "TIME": None if row.seconds is None else duration_in_words(row.seconds),
+        "LOST": None if lost is None else duration_in_words(lost.seconds),
         "RANKS": run.ranks,
         "NODE": host if started is None or started.nodes == 1 else f"{_node_rank(started)}/{started.nodes}:{host}",
         "SIZE": size_in_words(row.bytes).replace(" ", ""),

@@ -63,6 +63,7 @@ def as_json(
         "notes": list(verdict.notes),
         "advice": list(verdict.advice),
         "retry": {"decision": decision, "reason": decision_reason},
+        "time": None if verdict.time is None else asdict(verdict.time),
     }
     return {**{key: _shown(value) for key, value in content.items()}, "folder": folder}
 

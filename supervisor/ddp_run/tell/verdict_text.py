@@ -222,7 +222,8 @@ def _if(value: object, text: str) -> str:
 
 def _notes(verdict: Verdict, decision: str | None) -> list[str]:
     notes = [_collateral(verdict)] if verdict.collateral else []
-    return notes + [neutral(note) for note in (*verdict.notes, *((decision,) if decision else ()))]
+    lost = verdict.time.lost_words if verdict.time is not None else None
+    return notes + [neutral(note) for note in (*verdict.notes, lost, decision) if note]
 
 
 def _collateral(verdict: Verdict) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_run.record.events.base import Event, Rank
+from ddp_run.record.events.base import Event, MonotonicNs, Rank
 from ddp_run.values.typed_fields import frozen
 from ddp_run.values.words import size_in_words
 
@@ -87,6 +87,16 @@ class SpaceCounted(Event):
         """The space in one line."""
         inodes = ", no free inodes" if self.total_inodes and not self.free_inodes else ""
         return f"{self.path}: {size_in_words(self.free)} of {size_in_words(self.total)} free{inodes}"
+
+
+@frozen
+class CheckpointSeen(Event):
+    """After a failure or a signal to stop: the newest checkpoint below `folder`, or another folder that ranks wrote
+    some to, and when it was written, by its file's time. `path`: null if none is there."""
+
+    folder: str
+    path: str | None
+    written: MonotonicNs | None
 
 
 @frozen

@@ -6,6 +6,9 @@ from ddp_run.record.events.base import Event, LocalRank, MonotonicNs, Rank
 from ddp_run.values.lines import neutral
 from ddp_run.values.typed_fields import frozen
 
+SAMPLE_S = 60.0
+"""How often the ranks' progress goes into the journal, and a slow rank is looked for."""
+
 
 @frozen
 class UnusedParameters:
