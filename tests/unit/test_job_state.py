@@ -60,7 +60,7 @@ def test_a_journal_is_followed_while_it_grows(tmp_path: Path) -> None:
     def written(text: str) -> list[Event]:
         with path.open("a") as file:
             file.write(text)
-        return follower.more()
+        return [*follower.more()]
 
     def line(text: str) -> str:
         return journal.encode(Noted(AT, text), "2026") + "\n"
@@ -71,7 +71,7 @@ def test_a_journal_is_followed_while_it_grows(tmp_path: Path) -> None:
     assert written("not JSON\n" + json.dumps({"event": "Newer"}) + "\n" + line("three")) == [Noted(AT, "three")]
     samples = [ProgressSampled(MonotonicNs(at), (Rank(0),), ("training",), (at,), (at,)) for at in range(5)]
     text = "".join(journal.encode(sample, "2026") + "\n" for sample in samples)
-    assert written(line("before") + text + line("after")) == [Noted(AT, "before"), *samples[-2:], Noted(AT, "after")]
+    assert written(line("before") + text + line("after")) == [Noted(AT, "before"), *samples[-3:], Noted(AT, "after")]
     follower.close()
 
 

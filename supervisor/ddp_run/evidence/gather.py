@@ -86,7 +86,7 @@ def gather(
     agents_stop = childfailed.stop_signal("\n".join(agent.log.lines)) if to_its_end else None
     not_ended = tuple(part.of(NotEnded))
     alive = [start for start in started.values() if any(start.pid == e.pid for e in not_ended)]
-    phase, step = _reached(part if stop is None else _until(part, stop.at), list(started.values()))
+    phase, step = _reached(part, list(started.values()), stop.at if stop is not None else None)
     host_kills, cgroup_kills = resource_evidence.oom_kills(part)
     hung, logged = part.last(HangTimedOut), part.last(KernelLogged)
     return Evidence(
@@ -130,8 +130,8 @@ def _share(ranks: int) -> int:
 
 def _stall(part: AttemptEvents) -> StallSeen | None:
     """Return the last observation of a hung job, if it hung to the end."""
-    last = next(iter(part.of(StallSeen, StallEnded)[-1:]), None)
-    if not isinstance(last, StallSeen):
+    last, ended = part.last(StallSeen), part.last(StallEnded)
+    if last is None or (ended is not None and ended.at > last.at):
         return None
     native = {e.rank: e for e in part.of(NativeFramesSeen) if e.at >= last.since}
     more = [quote for rank in last.culprits if rank in native for quote in native[rank].quotes]
@@ -174,7 +174,7 @@ def _rank(part: AttemptEvents, start: RankStarted, ended_at: MonotonicNs | None)
         node_rank=part.node_rank,
         host=part.run.host if part.run else None,
         pid=start.pid,
-        phase=_phase(part if ended_at is None else _until(part, ended_at), start),
+        phase=_phase(part, start, ended_at),
         step=_step(part, start),
     )
 
@@ -196,25 +196,26 @@ def _death(files: RunFiles, part: AttemptEvents, start: RankStarted, ends: RankE
     return with_logs(files, start.folder, death, share)
 
 
-def _phase(part: AttemptEvents, start: RankStarted) -> Phase | None:
+def _phase(part: AttemptEvents, start: RankStarted, until: MonotonicNs | None = None) -> Phase | None:
     """Return the last phase that the rank reported, at first before-init. None if it was not watched, or no longer."""
-    told = [e.phase for e in part.of(RankPhase) if (e.rank, e.restart) == (start.rank, start.restart)]
+    own = (e for e in part.of(RankPhase) if (e.rank, e.restart) == (start.rank, start.restart))
+    told = [e.phase for e in own if until is None or e.at <= until]
     phase = told[-1] if told else "before-init"
     return cast(Phase, phase) if start.watched and phase in get_args(Phase) else None
 
 
-def _reached(part: AttemptEvents, ranks: Sequence[RankStarted]) -> tuple[Phase | None, int | None]:
-    """Return the phase and the optimizer steps that all these ranks had reached."""
+def _reached(
+    part: AttemptEvents, ranks: Sequence[RankStarted], until: MonotonicNs | None
+) -> tuple[Phase | None, int | None]:
+    """Return the phase and the optimizer steps that all these ranks had reached, at the end or `until` this time."""
+    if until is not None:
+        part = replace(part, events=tuple(e for e in part.events if e.at <= until))
     phases = [_phase(part, start) for start in ranks]
     steps = [_step(part, start) for start in ranks]
     seen = [phase for phase in phases if phase is not None]
     made = [step for step in steps if step is not None]
     phase = min(seen, key=get_args(Phase).index) if seen and len(seen) == len(phases) else None
     return phase, min(made) if made and len(made) == len(steps) else None
-
-
-def _until(part: AttemptEvents, at: MonotonicNs) -> AttemptEvents:
-    return replace(part, events=tuple(e for e in part.events if e.at <= at))
 
 
 def _step(part: AttemptEvents, start: RankStarted) -> int | None:
@@ -230,8 +231,8 @@ def _call(part: AttemptEvents, start: RankStarted) -> str | None:
 
 
 def _last_sample(part: AttemptEvents, start: RankStarted) -> ProgressSampled | None:
-    sampled = [e for e in part.of(ProgressSampled) if start.rank in e.ranks and e.at > start.at]
-    return sampled[-1] if sampled else None
+    latest = (e for e in reversed(part.of(ProgressSampled)) if e.at > start.at)
+    return next((e for e in latest if start.rank in e.ranks), None)
 
 
 def _leaver(files: RunFiles, part: AttemptEvents, start: RankStarted, ends: RankEnds) -> Death:

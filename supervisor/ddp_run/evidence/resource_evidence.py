@@ -25,7 +25,7 @@ _ABOUT_NS = 10_000_000_000
 
 def oom_kills(part: AttemptEvents) -> tuple[int | None, int | None]:
     """Return the kernel's out-of-memory kills between the first and the last count: on the host, in our cgroup."""
-    counts = part.of(MemoryCounted)
+    counts = [*part.of(MemoryCounted)]
     if len(counts) == 1 and part.counted_before is not None:
         counts.insert(0, part.counted_before)
     if len(counts) < 2:
@@ -50,13 +50,15 @@ def space(part: AttemptEvents, restart: int) -> tuple[SpaceCounted, ...]:
 
 def memory(part: AttemptEvents, start: RankStarted, ended_at: MonotonicNs | None) -> MemoryTrend | None:
     """Return the memory history of a rank and its children, up to its end; None if there are no samples."""
-    looks = [look for look in part.of(MemorySampled) if start.rank in look.ranks and look.at >= start.at]
-    looks = sorted((look for look in looks if ended_at is None or look.at <= ended_at), key=lambda look: look.at)
-    if not looks:
+    looks = [
+        look for look in part.of(MemorySampled) if look.at >= start.at and (ended_at is None or look.at <= ended_at)
+    ]
+    looks.sort(key=lambda look: look.at)
+    first, last = (next((look for look in way if start.rank in look.ranks), None) for way in (looks, reversed(looks)))
+    if first is None or last is None:
         return None
-    last = looks[-1]
     limit = last.total if last.cgroup_limit is None else last.cgroup_limit
-    first_use, last_use = _use(looks[0], start), _use(last, start)
+    first_use, last_use = _use(first, start), _use(last, start)
     return MemoryTrend(first_use, last_use, limit, ended_at=ended_at, cgroup=last.cgroup_limit is not None)
 
 
@@ -71,10 +73,9 @@ def gpus(part: AttemptEvents, start: RankStarted, ends: RankEnds) -> GpuLook | N
     stamps = [event.at for event in (failed, exited) if event is not None]
     looks = [look for look in part.of(GpuSampled) if look.at >= start.at and (exited is None or look.at <= exited.at)]
     looks.sort(key=lambda look: look.at)
-    on_one = [look for look in looks if start.rank in look.members]
-    look = next(reversed(on_one or looks), None)
-    if look is None:
+    if not looks:
         return None
+    look = next((look for look in reversed(looks) if start.rank in look.members), looks[-1])
     order = look.visible[look.ranks.index(start.rank)] if start.rank in look.ranks else None
     ended_at = min(stamps, default=None)
     return GpuLook(look.at, tuple(map(partial(_gpu, look), range(len(look.gpus)))), order, look.own_pids, ended_at)

@@ -259,7 +259,7 @@ class Boards:
             tuple(look.phase or "" for look in looks),
             tuple(look.steps for look in looks),
             tuple(look.collectives for look in looks),
-            tuple(look.call for look in looks),
+            tuple(look.call for look in looks) if any(look.call for look in looks) else (),
         )
 
     @property

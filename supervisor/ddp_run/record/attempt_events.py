@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from ddp_run.record.events import (
     AgentStarted,
@@ -32,10 +32,15 @@ class AttemptEvents:
     started: AttemptStarted | None
     events: tuple[Event, ...]
     counted_before: MemoryCounted | None
+    _by_kind: dict[type[Any], list[Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Found once: each of a thousand ranks asks."""
 
-    def of(self, *kinds: type[_Kind]) -> list[_Kind]:
-        """The events of these kinds, in order."""
-        return [event for event in self.events if isinstance(event, kinds)]
+    def of(self, kind: type[_Kind]) -> Sequence[_Kind]:
+        """The events of this kind, in order."""
+        if not self._by_kind:
+            for event in self.events:
+                self._by_kind.setdefault(type(event), []).append(event)
+        return self._by_kind.get(kind, ())
 
     def last(self, kind: type[_Kind]) -> _Kind | None:
         """The last event of this kind."""

@@ -6,12 +6,12 @@ import errno
 import json
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import final
+from typing import TypeVar, final
 
 from ddp_run.record.events import (
     KINDS,
@@ -29,6 +29,7 @@ from ddp_run.values import typed_fields
 from ddp_run.values.private_files import open_private
 from ddp_run.values.redaction import redact_value
 
+_T = TypeVar("_T")
 _LONGEST_LINE = 16 << 20
 KIND_WITHIN = 40
 """The kind of an event, as `encode` writes it, is within this many characters from the beginning of its line."""
@@ -54,37 +55,48 @@ def clock(recorded: Iterable[Event]) -> Callable[[MonotonicNs], str]:
     raise ValueError("a journal without RunStarted has no dates")
 
 
-_SAMPLES = (MemorySampled, GpuSampled, ProgressSampled)
+_SAMPLES: tuple[type[Event], ...] = (MemorySampled, GpuSampled, ProgressSampled)
 RECENT = 2048
 """How many of the latest samples of each kind are kept; now and then there are up to twice as many."""
 
 
+class _Thinned(list[_T]):
+    """A list to append to. Of items of a kind that may go it keeps the latest, `recent` or up to twice as many."""
+
+    def __init__(self, recent: int) -> None:
+        super().__init__()
+        self._recent = recent
+        self._may_go: dict[type[Event], list[_T]] = {}
+
+    def add(self, item: _T, kind: type[Event] | None) -> None:
+        """Append an item; None: it stays. Now and then this drops old ones."""
+        super().append(item)
+        if kind is None:
+            return
+        items = self._may_go.setdefault(kind, [])
+        items.append(item)
+        if len(items) >= 2 * self._recent:
+            old = set(map(id, items[: -self._recent]))
+            self[:] = [each for each in self if id(each) not in old]
+            del items[: -self._recent]
+
+
 @final
-class KeptEvents(list[Event]):
-    """A list to append to. Of samples it keeps the latest, and the first look at a rank's memory."""
+class KeptEvents(_Thinned[Event]):
+    """Events, of whose samples the latest are kept, and the first look at a rank's memory, where trends begin."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
-        super().__init__()
-        self._samples: dict[type[Event], list[Event]] = {}
-        """Those that may go, by kind."""
+        super().__init__(RECENT)
         self._looked_at: set[Rank] = set()
         for event in events:
             self.append(event)
 
     def append(self, event: Event) -> None:
-        """Add one. Now and then this drops old samples."""
-        super().append(event)
-        if not isinstance(event, _SAMPLES):
-            return
-        if isinstance(event, MemorySampled) and not self._looked_at.issuperset(event.ranks):
-            self._looked_at.update(event.ranks)  # trends begin here
-            return
-        samples = self._samples.setdefault(type(event), [])
-        samples.append(event)
-        if len(samples) >= 2 * RECENT:
-            old = set(map(id, samples[:-RECENT]))
-            self[:] = [each for each in self if id(each) not in old]
-            del samples[:-RECENT]
+        """Add one."""
+        is_first = isinstance(event, MemorySampled) and not self._looked_at.issuperset(event.ranks)
+        if isinstance(event, MemorySampled):
+            self._looked_at.update(event.ranks)
+        self.add(event, type(event) if isinstance(event, _SAMPLES) and not is_first else None)
 
 
 class Journal:
@@ -115,7 +127,8 @@ class Journal:
 
 def encode(event: Event, date: str) -> str:
     """One event as one line of JSON, without its line feed."""
-    return json.dumps({"event": type(event).__name__, "time": date} | asdict(event), ensure_ascii=False)
+    content = {"event": type(event).__name__, "time": date} | asdict(event)
+    return json.dumps(content, ensure_ascii=False, separators=(",", ": "))  # samples are long lists
 
 
 _PARALLEL: Mapping[str, tuple[tuple[str, ...], ...]] = {
@@ -198,74 +211,89 @@ def load(path: Path) -> Recorded:
 
     Raises OSError, also if it is not a file or has endless lines.
     """
-    found = KeptEvents()
-    damaged: list[int] = []
-    for number, event in _lines(path):
-        if event is not None:
-            found.append(event)
-        else:
-            damaged.append(number)
-    return Recorded(tuple(found), tuple(damaged))
+    with closing(Follower(path)) as journal:
+        return _thinned(journal.lines(), RECENT)
 
 
 def read(path: Path, kind: type[Event] | None = None) -> Iterator[Event]:
     """The events of a journal, or those of one kind, in order, read on demand. Raises like `load`."""
-    word = b"" if kind is None else f'"{kind.__name__}"'.encode()
-    return (event for _number, event in _lines(path, word) if event is not None)
+    with closing(Follower(path)) as journal:
+        for _number, line in journal.lines():
+            if kind is None or _begins_with(line, kind):
+                event = _decoded(line)
+                if event is not None:
+                    yield event
 
 
 @final
 class Follower:
-    """Reads a journal while it grows. Raises OSError if there is none, or if it has endless lines."""
+    """Reads a journal, also while it grows. Raises OSError if there is none, or if it has endless lines."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = open_run_file(path.parent, path.name)
         self._unfinished = b""
+        self._number = 0
 
-    def more(self) -> list[Event]:
-        """The events since the last call. Of samples, which are most of a long journal, the last two of each kind."""
-        found: list[tuple[int, bytes]] = []
-        samples = {f'"{kind.__name__}"'.encode(): deque[tuple[int, bytes]](maxlen=2) for kind in _SAMPLES}
-        for number, line in enumerate(iter(lambda: self._file.readline(_LONGEST_LINE), b"")):
-            line, self._unfinished = self._unfinished + line, b""  # noqa: PLW2901
-            if not line.endswith(b"\n"):
-                if len(line) >= _LONGEST_LINE:
-                    raise OSError(errno.EFBIG, "a line is longer than any event", str(self._path))
-                self._unfinished = line
-                break
-            kind = next((word for word in samples if word in line[:KIND_WITHIN]), None)
-            (found if kind is None else samples[kind]).append((number, line))
-        numbered = sorted([*found, *(each for kept in samples.values() for each in kept)])
-        return [event for _number, line in numbered if (event := _decoded(line)) is not None]
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """The whole lines since the last call, each with its number, from 1."""
+        for line in iter(lambda: self._file.readline(_LONGEST_LINE), b""):
+            whole = self._unfinished + line if self._unfinished else line
+            if whole.endswith(b"\n"):
+                self._unfinished = b""
+                self._number += 1
+                yield self._number, whole
+            elif len(whole) >= _LONGEST_LINE:
+                raise OSError(errno.EFBIG, f"line {self._number + 1} is longer than any event", str(self._path))
+            else:
+                self._unfinished = whole
+
+    def more(self) -> tuple[Event, ...]:
+        """The events since the last call; of samples, which are most of a long journal, only the latest."""
+        return _thinned(self.lines(), 2).events
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
 
-def _decoded(line: bytes) -> Event | None:
-    """None for a damaged line too."""
+def _thinned(lines: Iterable[tuple[int, bytes]], recent: int) -> Recorded:
+    """The events that `KeptEvents` keeps of these. Decoding a week's samples takes a minute, so most are never decoded.
+
+    A sample that goes is not known to be damaged either, unless its line isn't whole.
+    """
+    kept = _Thinned[tuple[int, bytes, Event | None]](recent)
+    damaged: list[int] = []
+    started, looked_at = set[Rank](), set[Rank]()
+    """Ranks, and those whose memory was looked at."""
+    for number, line in lines:
+        kind = next((each for each in _SAMPLES if _begins_with(line, each)), None)
+        looks_first = kind is MemorySampled and (not looked_at or not started <= looked_at)
+        if kind is not None and not looks_first and line.endswith(b"}\n"):
+            kept.add((number, line, None), kind)
+            continue
+        event = _decoded(line, number, damaged)
+        if event is None:
+            continue
+        if isinstance(event, RankStarted):
+            started.add(event.rank)
+        elif isinstance(event, MemorySampled) and not looked_at.issuperset(event.ranks):
+            looked_at.update(event.ranks)
+            kind = None
+        kept.add((number, line, event), kind)
+    found = (event or _decoded(line, number, damaged) for number, line, event in kept)
+    return Recorded(tuple(event for event in found if event is not None), tuple(sorted(damaged)))
+
+
+def _begins_with(line: bytes, kind: type[Event]) -> bool:
+    return b'"%b"' % kind.__name__.encode() in line[:KIND_WITHIN]
+
+
+def _decoded(line: bytes, number: int = 0, damaged: list[int] | None = None) -> Event | None:
+    """None for an unknown kind, and for a damaged line, whose number goes into `damaged`."""
     try:
         return decode(line.decode("utf-8", "replace"))
     except ValueError:
+        if damaged is not None:
+            damaged.append(number)
         return None
-
-
-def _lines(path: Path, word: bytes = b"") -> Iterator[tuple[int, Event | None]]:
-    """The number of each line, from 1, with its event; None if it is damaged. Skips unknown kinds, and lines that don't
-    begin with that word."""
-    with open_run_file(path.parent, path.name) as file:
-        for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b""), 1):
-            if word not in line[:KIND_WITHIN]:
-                continue
-            try:
-                event = decode(line.decode("utf-8", "replace"))
-            except ValueError:
-                if line.endswith(b"\n"):
-                    yield number, None
-                elif len(line) == _LONGEST_LINE:
-                    raise OSError(errno.EFBIG, f"line {number} is longer than any event", str(path)) from None
-                continue
-            if event is not None:
-                yield number, event

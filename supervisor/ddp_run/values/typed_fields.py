@@ -25,6 +25,7 @@ def frozen(cls: type[T]) -> type[T]:
 
 _T = TypeVar("_T")
 _Reader = Callable[[Any], Any]
+_MANY = 16
 
 
 def read(kind: type[_T], given: object) -> _T:
@@ -63,7 +64,7 @@ def _reader(hint: Any) -> _Reader:
         return lambda value: None if value is None else reader(value)
     if origin is tuple:
         of_each = _reader(get_args(hint)[0])
-        return lambda value: tuple(map(of_each, _list(value)))
+        return lambda value: tuple(map(of_each, _list(value)) if not _is_alike(value, of_each) else value)
     if origin is Mapping:
         of_each = _reader(get_args(hint)[1])
         return lambda value: {text(key): of_each(each) for key, each in _mapping(value).items()}
@@ -74,6 +75,16 @@ def _reader(hint: Any) -> _Reader:
     if is_dataclass(hint):
         return lambda value: read(cast(type[Any], hint), value)
     return _SINGLE[hint]
+
+
+def _is_alike(value: object, of_each: _Reader) -> bool:
+    """Whether it's a long list of numbers or texts that need no look at each: samples of many ranks have such ones."""
+    if not isinstance(value, list) or len(value) < _MANY:
+        return False
+    kinds = {*map(type, value)}
+    return (of_each is text and kinds == {str}) or (
+        of_each is _whole and kinds == {int} and min(value) >= -(2**63) and max(value) < 2**63
+    )
 
 
 def _list(value: object) -> list[Any]:
