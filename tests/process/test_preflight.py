@@ -262,6 +262,28 @@ def test_a_log_folder_that_cannot_be_written(rows: tuple[Row, ...], folder: Path
     assert problem.code in ("DDP904", "DDP905")
 
 
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("nowhere/train.prom", ("DDP101", "no such folder")),
+        (".", ("DDP101", "expected a file")),
+        ("/proc/self/train.prom", ("DDP904", "not writable")),
+        ("train.txt", "node_exporter's textfile collector ignores train.txt: it reads files that end in .prom"),
+        ("train.prom", None),
+        ("", None),
+    ],
+)
+def test_where_metrics_cannot_go(
+    rows: tuple[Row, ...], folder: Path, file: str, said: tuple[str, str] | str | None
+) -> None:
+    checked = _check(rows, folder, f"--metrics={file} train.py")
+    if isinstance(said, tuple):
+        problem = _only(checked)
+        assert (problem.code, problem.label) == said
+    else:
+        assert (checked.problems, checked.warnings) == ((), (said,) if said else ())
+
+
 def test_gpus_are_counted_as_cuda_would(tmp_path: Path) -> None:
     for number in range(4):
         (tmp_path / f"0000:0{number}:00.0").mkdir()

@@ -1,4 +1,4 @@
-"""--on-success, --on-failure and --on-end in whole runs; what may go wrong with them is in tests/process."""
+"""--on-success, --on-failure and --on-end in whole runs, and --metrics; what may go wrong with hooks: tests/process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ HOOKS = (
 
 @pytest.mark.parametrize("code", [4, pytest.param(0, marks=pytest.mark.slow_system)])
 def test_hooks_run_before_the_last_line_and_change_nothing(ddp: Launcher, code: int) -> None:
-    outcome = ddp("--nproc-per-node", 1, *HOOKS, ddp.script(PROGRAM), code, env={"DDP_RUN_VERDICT_LINE": "1"})
+    metrics = ddp.cwd / "hooks.prom"
+    words = ("--nproc-per-node", 1, "--metrics", metrics, *HOOKS, ddp.script(PROGRAM), code)
+    outcome = ddp(*words, env={"DDP_RUN_VERDICT_LINE": "1"})
     assert outcome.code == code
     assert outcome.last_line["exit"] == str(code)
     told = [line for line in outcome.stderr.splitlines() if line.split()[0] in ("success", "failure", "end")]
@@ -35,3 +37,8 @@ def test_hooks_run_before_the_last_line_and_change_nothing(ddp: Launcher, code: 
     assert Path(f"/proc/{background}/cmdline").read_bytes().startswith(b"sleep"), "what a hook leaves lives on"
     os.kill(background, signal.SIGKILL)
     assert "keeper.py" not in (ddp.cwd / "run0/below").read_text()
+    text, result = metrics.read_text(), "succeeded" if code == 0 else "failed"
+    assert '\nddp_run_up{job_name="hooks"} 0\n' in text
+    assert f'\nddp_run_exit_code{{job_name="hooks"}} {code}\n' in text
+    assert f'\nddp_run_result_info{{job_name="hooks",outcome="{result}",' in text
+    assert [path.name for path in ddp.cwd.iterdir() if "prom" in path.name] == ["hooks.prom"]

@@ -62,6 +62,7 @@ class LaunchOptions(TypedDict, total=False):
     on_success: str | None
     on_failure: str | None
     on_end: str | None
+    metrics: str | Path | None
     log_format: Literal["console", "json"] | None
     control_port: int | None
     shutdown_timeout: int | None

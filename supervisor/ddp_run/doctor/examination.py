@@ -221,9 +221,13 @@ def _run_ranks(around: Surroundings, bad: Sequence[str]) -> Reports:
 
 
 def _without_hooks(options: Options) -> list[str]:
-    """Override the user's hooks: what follows a training (perhaps the end of a rented machine) must not run here."""
+    """Override the user's hooks: what follows a training (perhaps the end of a rented machine) must not run here.
+
+    Nor must the metrics of a training be overwritten.
+    """
     hooks = {"on-success": options.on_success, "on-failure": options.on_failure, "on-end": options.on_end}
-    return [f"--{name}=:" for name, command in hooks.items() if command]  # ":" does nothing in a shell
+    metrics = ["--metrics="] if options.metrics else []
+    return [*(f"--{name}=:" for name, command in hooks.items() if command), *metrics]  # ":" does nothing in a shell
 
 
 def _verdict(run: Path) -> Mapping[str, Any] | None:

@@ -147,6 +147,7 @@ class Options:
     on_success = _Value[str | None](None)
     on_failure = _Value[str | None](None)
     on_end = _Value[str | None](None)
+    metrics = _Value[str | None](None)
     dry_run = _Value(False)
 
     # ------------------------------------------------------------------------------- what follows

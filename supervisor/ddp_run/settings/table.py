@@ -158,6 +158,12 @@ OWN_ROWS: tuple[Row, ...] = (
     ),
     _own("on-failure", "Run CMD after a run that did not succeed.", metavar="CMD"),
     _own("on-end", "Run CMD after every run, after --on-success/--on-failure.", metavar="CMD"),
+    _own(
+        "metrics",
+        "Write Prometheus metrics of this node to FILE (*.prom) every 15 s and at the end, for node_exporter's textfile"
+        " collector.",
+        metavar="FILE",
+    ),
     _own("log-format", "Format of ddp-run's own messages on stderr.", choices=("console", "json"), default="console"),
     _own(
         "dry-run",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, final
 from ddp_run.record.events import EventSink, Noted, NotEnded, RankStarted, SignalSent, Target
 from ddp_run.record.journal import now
 from ddp_run.values.helper_process import HelperProcess, HelperProcesses, libc_prctl, reap, spawn
-from ddp_run.values.process_table import below, is_ending, living, send
+from ddp_run.values.process_table import began, below, is_ending, living, send
 
 if TYPE_CHECKING:
     from ddp_run.observe.kernel_wait import PathArgument
@@ -49,6 +49,12 @@ class BroughtAlong:
         """Those that still run."""
         return living(self._began).keys()
 
+    def add(self, pid: int) -> None:
+        """Leave a child of ours alone, too."""
+        at = began(pid)
+        if at is not None:
+            self._began[pid] = at
+
 
 @final
 class Keeper:
@@ -59,8 +65,7 @@ class Keeper:
     ) -> None:
         """`folders`: those of ddp-run's socket and the ranks' boards; the keeper removes them if ddp-run can't."""
         self._brought_along = brought_along
-        others = ",".join(map(str, sorted(brought_along.pids)))
-        self._argv = [sys.executable, "-I", "-S", str(_KEEPER), run_id, others, *map(str, folders)]
+        self._run_id, self._folders = run_id, tuple(map(str, folders))
         self._helpers = helpers
         self._process: HelperProcess | None = None
         self._starts = 0
@@ -73,7 +78,9 @@ class Keeper:
     def start(self) -> None:
         """Start it. Raises OSError."""
         self._starts += 1
-        self._process = spawn(self._argv, outlives_us=True)
+        others = ",".join(map(str, sorted(self._brought_along.pids)))
+        argv = [sys.executable, "-I", "-S", str(_KEEPER), self._run_id, others, *self._folders]
+        self._process = spawn(argv, outlives_us=True)
         self._helpers.add(self._process, self._on_end)
 
     def stopping(self) -> None:

@@ -116,6 +116,7 @@ class _Job:
         may_wait = self._run.plan.options.spare_nodes > 0
         if not may_wait:
             self._waiting = self._start_attempt()
+        self._start_metrics()
         self._start_keeper()
         self._join_nodes()
         self._after_spawn()
@@ -269,6 +270,18 @@ class _Job:
             self._run.keeper.start()
         except OSError as error:
             self._run.emit(Noted(now(), f"cannot start the keeper: {error}"))
+
+    def _start_metrics(self) -> None:
+        """Before the keeper, which leaves alone what it doesn't know."""
+        path = self._run.plan.options.metrics
+        if not path:
+            return
+        from ddp_run.supervise.metrics import Metrics
+
+        try:
+            Metrics(self._run, Path(path))
+        except OSError as error:
+            self._warnings = (*self._warnings, f"--metrics {path} is not written: {error}")
 
     def _join_nodes(self) -> None:
         """Meet the other nodes of the job, if it has several; one node alone may have a rendezvous, too."""

@@ -75,7 +75,9 @@ class Told:
 class Snapshot:
     """A job at one moment. None: unknown. Texts can't move a terminal's cursor.
 
-    `state`: as in `ddp-run runs`. `attempt`: counted from 0. `note`: why something isn't known.
+    `state`: as in `ddp-run runs`. `attempt`: counted from 0. `note`: why something isn't known. `started`: seconds
+    since the epoch. `version`: ddp-run's. `restarts`: by torch's agent in this attempt. `stalls`: how many were
+    reported so far. `stalled_s`: how long the one that lasts has.
     """
 
     time: str
@@ -95,6 +97,13 @@ class Snapshot:
     told: tuple[Told, ...]
     note: str | None = None
     exit_code: int | None = None
+    started: float | None = None
+    version: str | None = None
+    node_rank: int | None = None
+    restarts: int | None = None
+    stalls: int = 0
+    stalled_s: float | None = None
+    cause: str | None = None
 
     def as_json(self) -> dict[str, object]:
         """The object of `--json`, with a row for each rank."""

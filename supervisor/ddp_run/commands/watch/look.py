@@ -63,6 +63,7 @@ class Watched:
         self._told: deque[tuple[int, str]] = deque(maxlen=_MOST_TOLD)
         self._stall: StallSeen | None = None
         """The one that was reported last, while it lasts."""
+        self._stalls = 0
         self._ranks: dict[Rank, _Rank] = {}
 
     def close(self) -> None:
@@ -83,6 +84,7 @@ class Watched:
             self._state.take(event)
             self._told.extend((event.at, neutral(line)) for line in _lines_about(event))
             if isinstance(event, StallSeen | StallEnded | AttemptStarted):
+                self._stalls += isinstance(event, StallSeen) and self._stall is None
                 self._stall = event if isinstance(event, StallSeen) else None
         self._open_boards()
         state, row, at, started = self._state, Row(run, 0, time.time_ns()), self._now(), run.started
@@ -106,7 +108,21 @@ class Watched:
             told=tuple(Told(_seconds(at - when), line) for when, line in self._told),
             note=self._note(),
             exit_code=run.exit_code,
+            started=None if started is None else started.wall_ns / _SECOND,
+            version=None if started is None else neutral(started.version),
+            node_rank=self._node_rank(),
+            restarts=max((each.started.restart for each in state.ranks.values()), default=None),
+            stalls=self._stalls,
+            stalled_s=None if self._stall is None or self.over else _seconds(at - self._stall.since),
+            cause=None if run.cause is None else neutral(run.cause),
         )
+
+    def _node_rank(self) -> int | None:
+        """As it was given, else as torch gave it in the last start of the ranks."""
+        started = self._run.started
+        if started is not None and started.node_rank is not None:
+            return started.node_rank
+        return next((each.started.group_rank for each in self._state.ranks.values()), None)
 
     def _now(self) -> MonotonicNs:
         """On the clock of the journal's stamps; the end of a run that is over."""
