@@ -59,6 +59,7 @@ READ_BY_OTHERS = {
     "JOB_COMPLETION_INDEX",
     "PET_NNODES",
     "PET_NODE_RANK",
+    "SLACK_WEBHOOK_URL",  # scripts/examples/notify.py
     "SLURM_JOB_ID",
     "VAST_TCP_PORT_29500",
     "WORLD_SIZE",
