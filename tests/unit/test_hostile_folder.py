@@ -81,6 +81,7 @@ JOURNAL: tuple[Event, ...] = (
     events.CheckpointSeen(at(), "/ckpt", "/ckpt/step_5.pt", MonotonicNs(6)),
     events.KernelLogged(at(), ("python[102]: segfault at 0",), 0, True),
     events.RankExited(at(), R1, 0, 1, False),
+    events.LogCut(at(), R1, 0, "stderr", 1 << 30),
     events.CoreDumped(at(), R1, 0, "core", None),
     events.SignalSent(at(), events.Target.RANKS, 15, (101,), "another rank failed"),
     events.RankExited(at(), R0, 0, -15, False),

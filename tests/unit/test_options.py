@@ -250,12 +250,21 @@ def test_each_mistake_is_one_problem_at_its_word(parsed: Parse, line: str, word:
         ("--max-retries=many x.py", "'many' is not an integer"),
         ("--retry=sometimes x.py", "by-cause, always, never"),
         ("--start-method=thread x.py", "spawn"),
+        ("--log-size-cap=7M x.py", "must be at least 8M"),
+        ("--log-size-cap=many x.py", "'many' is not a size"),
     ],
 )
 def test_a_refusal_says_what_is_allowed(parsed: Parse, line: str, says: str) -> None:
     assert says in _only(parsed, line).title
     (variable,) = _problems(parsed, "--master-addr=a x.py", NNODES="0")
     assert variable.title == "NNODES: must be at least 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("8M", 8 << 20), ("2g", 2 << 30), ("1T", 1 << 40), ("9000KiB", 9000 << 10), ("8388608", 8 << 20)]
+)
+def test_a_size(parsed: Parse, text: str, size: int) -> None:
+    assert parsed(f"--log-size-cap={text} x.py").log_cap_bytes == size
 
 
 def test_a_missing_script_is_told_with_an_example_and_where_it_belongs(parsed: Parse) -> None:

@@ -63,6 +63,7 @@ class LaunchOptions(TypedDict, total=False):
     on_failure: str | None
     on_end: str | None
     metrics: str | Path | None
+    log_size_cap: int | str | None
     log_format: Literal["console", "json"] | None
     control_port: int | None
     shutdown_timeout: int | None

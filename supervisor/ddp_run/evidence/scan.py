@@ -99,10 +99,11 @@ def read_end(log: int, source: str, limit: int) -> LogText:
 
     If a progress bar overwrote a line with carriage returns, its last state is kept.
     """
-    size = os.fstat(log).st_size
+    status = os.fstat(log)
+    size = status.st_size
     start, end = _whole_lines(log, (max(0, size - limit), size), size)
     kept = _Kept((), _Room.of(1))
-    counted = start == 0 or size <= COUNTED_BYTES
+    counted = start == 0 or min(size, status.st_blocks * 512) <= COUNTED_BYTES  # holes cost nothing
     before = _newlines_before(log, chunks(log, start + 1), start) if counted and start else 0
     kept.add(log, (start, end), before + 1)
     text = kept.text(source)

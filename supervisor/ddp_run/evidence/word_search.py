@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
+from ddp_run.record.run_folder import next_data
 from ddp_run.values.words import size_in_words
 
 Engine = Literal["hyperscan", "grep"]
@@ -65,11 +66,19 @@ def chunks(
     contains: Callable[[memoryview], bool] | None = None,
     overlap: int = 0,
 ) -> list[int]:
-    """Read everything up to `end` once. Return the newlines before each chunk; record the blocks that contain words."""
+    """Read everything up to `end` once. Return the newlines before each chunk; record the blocks that contain words.
+
+    Without words, holes are skipped.
+    """
     buffer = bytearray(overlap + CHUNK)
-    marks, lines = [], 0
+    marks, lines, data_at = [], 0, 0
     with memoryview(buffer) as view:
         for start in range(0, end, CHUNK):
+            if contains is None and data_at <= start:
+                data_at = next_data(log, start)
+            if data_at >= start + CHUNK:
+                marks.append(lines)
+                continue
             count = os.preadv(log, [view[overlap:]], start)
             marks.append(lines)
             lines += buffer.count(b"\n", overlap, overlap + count)

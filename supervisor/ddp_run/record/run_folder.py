@@ -91,6 +91,14 @@ def _point_latest(log_dir: Path, name: str, held: int) -> str | None:
     return None
 
 
+def next_data(fd: int, offset: int) -> int:
+    """Where the data begins that isn't in a hole, from `offset` on; `offset` itself if nothing shows that."""
+    try:
+        return os.lseek(fd, offset, os.SEEK_DATA)
+    except OSError:
+        return offset
+
+
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

@@ -27,6 +27,7 @@ _CHECKS: Mapping[str, Callable[..., object]] = {
     "shutdown_timeout": values.read_count,
     "monitor_interval": values.read_interval,
     "hang_timeout": values.read_deadline,
+    "log_size_cap": values.read_size,
 }
 
 _HELPS = {
@@ -36,6 +37,7 @@ _HELPS = {
     "redirects": "--redirects=3 for both streams of all ranks, --redirects=0:1,1:3 by local rank",
     "tee": "--tee=3 for both streams of all ranks, --tee=0:1,1:3 by local rank",
     "local_ranks_filter": "--local-ranks-filter=0,1",
+    "log_size_cap": "--log-size-cap=100M, or 2G; at least 8M",
 }
 
 # ------------------------------------------------------------------------------------------- one value

@@ -148,6 +148,7 @@ class Options:
     on_failure = _Value[str | None](None)
     on_end = _Value[str | None](None)
     metrics = _Value[str | None](None)
+    _log_size_cap = _Value[str | None](None, "log_size_cap")
     dry_run = _Value(False)
 
     # ------------------------------------------------------------------------------- what follows
@@ -262,6 +263,11 @@ class Options:
             except ValueError:
                 return None
         return (self.master_addr, 29500 if self.master_port is None else self.master_port) if self.is_static else None
+
+    @property
+    def log_cap_bytes(self) -> int | None:
+        """How large the file of a rank's stream may get; None: as large as it gets."""
+        return None if self._log_size_cap is None else values.read_size(self._log_size_cap)
 
     @property
     def has_hooks(self) -> bool:

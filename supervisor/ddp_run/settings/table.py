@@ -164,6 +164,12 @@ OWN_ROWS: tuple[Row, ...] = (
         " collector.",
         metavar="FILE",
     ),
+    _own(
+        "log-size-cap",
+        "Keep each rank's stdout and stderr files within SIZE (such as 100M or 2G) by dropping their middle (default:"
+        " keep everything).",
+        metavar="SIZE",
+    ),
     _own("log-format", "Format of ddp-run's own messages on stderr.", choices=("console", "json"), default="console"),
     _own(
         "dry-run",

@@ -156,6 +156,17 @@ def read_count(number: int) -> int:
     return number
 
 
+def read_size(text: str) -> int:
+    """Bytes, with K, M, G or T for powers of 1024; at least 8 MiB, of whose end the judgement reads 4."""
+    found = re.fullmatch(r"(\d{1,12})([KMGT])?(?:i?B)?", text.strip(), re.IGNORECASE)
+    if found is None:
+        raise ValueError(f"{text!r} is not a size")
+    size = int(found[1]) << 10 * ("KMGT".index(found[2].upper()) + 1 if found[2] else 0)
+    if size < 8 << 20:
+        raise ValueError("must be at least 8M")
+    return size
+
+
 def read_deadline(seconds: float) -> float:
     """A number of seconds greater than 0."""
     if seconds <= 0:

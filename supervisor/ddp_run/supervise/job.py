@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from tenacity import RetryCallState
     from tenacity.wait import wait_base
 
+    from ddp_run.supervise.companions import LogCap
+
 _NEEDED_WHEN_RANKS_START_OR_DIE = (
     "ddp_run.observe.observer",
     "ddp_run.observe.core_dump",
@@ -109,6 +111,7 @@ class _Job:
         """How the attempt before ended."""
         self._ended_by: PeerFailed | None = None
         """Another node, which ended the job between two attempts."""
+        self._log_cap: LogCap | None = None
 
     def run(self) -> int:
         """Make attempts until one settles it; returns the exit code."""
@@ -116,7 +119,7 @@ class _Job:
         may_wait = self._run.plan.options.spare_nodes > 0
         if not may_wait:
             self._waiting = self._start_attempt()
-        self._start_metrics()
+        self._start_companions()
         self._start_keeper()
         self._join_nodes()
         self._after_spawn()
@@ -195,6 +198,8 @@ class _Job:
 
         run = self._run
         self._count_memory()
+        if self._log_cap is not None:
+            self._log_cap.settle()
         events = run.journal.events
         if self._retries.are_used_up:
             seen = judging.judged_by_events(run.folder.path, events, number)
@@ -271,17 +276,20 @@ class _Job:
         except OSError as error:
             self._run.emit(Noted(now(), f"cannot start the keeper: {error}"))
 
-    def _start_metrics(self) -> None:
-        """Before the keeper, which leaves alone what it doesn't know."""
-        path = self._run.plan.options.metrics
-        if not path:
+    def _start_companions(self) -> None:
+        """Before the keeper, which is to know them."""
+        options = self._run.plan.options
+        if not options.metrics and options.log_cap_bytes is None:
             return
-        from ddp_run.supervise.metrics import Metrics
+        from ddp_run.supervise.companions import LogCap, write_metrics
 
         try:
-            Metrics(self._run, Path(path))
+            if options.metrics:
+                write_metrics(self._run, Path(options.metrics))
+            if options.log_cap_bytes is not None:
+                self._log_cap = LogCap(self._run, options.log_cap_bytes)
         except OSError as error:
-            self._warnings = (*self._warnings, f"--metrics {path} is not written: {error}")
+            self._warnings = (*self._warnings, f"--metrics or --log-size-cap has no effect: {error}")
 
     def _join_nodes(self) -> None:
         """Meet the other nodes of the job, if it has several; one node alone may have a rendezvous, too."""

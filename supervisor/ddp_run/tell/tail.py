@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self, final
 
-from ddp_run.record.run_folder import open_run_file
+from ddp_run.record.run_folder import next_data, open_run_file
 from ddp_run.tell.inotify import IN_MODIFY, IN_Q_OVERFLOW, Inotify
 from ddp_run.values.lines import STREAMS, Stream
 
@@ -105,10 +105,7 @@ class _Tail:
 
     def _skip_hole(self, data: bytes, size: int) -> bytes:
         # Truncating a file under a rank that does not append leaves a hole up to the rank's own offset.
-        try:
-            start = os.lseek(self.fd, self.offset, os.SEEK_DATA)
-        except OSError:
-            return data
+        start = next_data(self.fd, self.offset)
         if start == self.offset:
             return data
         self.offset = start

@@ -22,6 +22,7 @@ from ddp_run.record import file_names
 from ddp_run.record.events import RunStarted
 from ddp_run.record.rank_logs import AGENT, RankLog, agent_logs, attempts, rank_logs
 from ddp_run.record.recorded_runs import RecordedRun, recorded_run
+from ddp_run.record.run_folder import next_data
 from ddp_run.tell.console import Console
 from ddp_run.tell.tail import Chunk, Tailer
 from ddp_run.values import terminal
@@ -133,9 +134,9 @@ def _no_limit() -> float:
 def _pieces(log: RankLog, start: int) -> Iterator[Iterable[Chunk]]:
     """The file from byte `start` on. Raises OSError."""
     with log.open() as file:
-        file.seek(start)
-        while data := file.read(_PIECE):
+        while data := os.pread(file.fileno(), _PIECE, start):
             yield (Chunk(log.rank, log.rank, log.stream, data),)
+            start = next_data(file.fileno(), start + len(data))
 
 
 def _next(pieces: Iterator[Iterable[Chunk]], _streams: Collection[Stream]) -> Iterable[Chunk]:
@@ -161,6 +162,8 @@ def _last_lines(file: BinaryIO, count: int) -> int:
         block = max(0, place - _BLOCK)
         file.seek(block)
         data = file.read(place - block)
+        if not data.strip(b"\0"):  # a hole
+            return place
         ends = data.count(b"\n")
         if ends >= count:
             return block + len(data) - len(data.split(b"\n", ends - count + 1)[-1])

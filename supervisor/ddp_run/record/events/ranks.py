@@ -121,6 +121,17 @@ class RankExited(Event):
 
 
 @frozen
+class LogCut(Event):
+    """The log of a rank's stream was too large for --log-size-cap: so many bytes of its middle are dropped. Recorded
+    the first time, and when the attempt is over."""
+
+    rank: Rank
+    restart: int
+    stream: str
+    dropped: int
+
+
+@frozen
 class CoreDumped(Event):
     """The kernel made a core dump of a rank.
 

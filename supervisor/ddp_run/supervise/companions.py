@@ -1,0 +1,118 @@
+"""Processes beside a run for what could wait for a dead disk: `--metrics` and `--log-size-cap`.
+
+Each is a program that looks at the run's files, and ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import final
+
+from ddp_run.record.events import Event, LogCut, Noted, Rank, RunEnded
+from ddp_run.record.journal import now
+from ddp_run.supervise.run import Run
+from ddp_run.values.helper_process import reap, spawn
+
+_PACKAGE = Path(__file__).parents[1]
+_LAST_WRITE_S, _CLOSING_UP_S = 2.0, 5.0
+"""How long the end of the run waits for them."""
+_LAST_LOOK_S = 2.0
+"""How long the end of an attempt waits until its logs no longer change."""
+
+
+@final
+class Companion:
+    """One of them, as the run sees it. `hear` gets what it says, line by line; by default the user is told."""
+
+    def __init__(
+        self,
+        run: Run,
+        option: str,
+        program: str,
+        word: str,
+        *,
+        last_s: float,
+        outlives_us: bool = False,
+        hear: Callable[[str], None] | None = None,
+    ) -> None:
+        """Start the program on the run's folder and this word. Raises OSError."""
+        self._run, self._option, self._last_s, self._hear = run, option, last_s, hear or self.tell_user
+        self._told = False
+        argv = [sys.executable, "-P", str(_PACKAGE / program), str(run.folder.path.absolute()), word]
+        self.process = spawn(argv, outlives_us=outlives_us)
+        self.over = False
+        run.helpers.add(self.process)
+        run.brought_along.add(self.process.pid)  # the keeper leaves it alone: it ends by itself
+        run.loop.watch(self.process.fd, self._read)
+        run.stack.callback(self._close)
+
+    def tell_user(self, said: str) -> None:
+        """Say it on the console and in the journal."""
+        self._told = True
+        self._run.output.say(said, level="warning")
+        self._run.emit(Noted(now(), said))
+
+    def _read(self) -> None:
+        lines, self.over = self.process.lines()
+        for line in lines:
+            self._hear(line.decode("utf-8", "replace"))
+        if self.over:
+            self._run.loop.unwatch(self.process.fd)
+            if self.process.stdin is not None and not self._told:
+                self.tell_user(f"{self._option} has no effect any longer: its process has ended")
+
+    def _close(self) -> None:
+        self._run.loop.unwatch(self.process.fd)
+        self.process.close_input()
+        if not self.process.reaped:
+            reap(self.process.pid, self._last_s)
+        self.process.close()
+
+
+def write_metrics(run: Run, path: Path) -> None:
+    """Start what writes `--metrics FILE`. Raises OSError.
+
+    It looks like `ddp-run watch`, so nothing is counted here. If it can't write at the end, or ddp-run is killed, it
+    goes on alone, and ends when it has.
+    """
+    program, last_s = "commands/watch/metrics.py", _LAST_WRITE_S
+    companion = Companion(run, "--metrics", program, str(path.absolute()), last_s=last_s, outlives_us=True)
+
+    def at_the_end(event: Event) -> None:
+        if isinstance(event, RunEnded):
+            companion.process.close_input()
+
+    run.sinks.append(at_the_end)
+
+
+@final
+class LogCap:
+    """What keeps the ranks' logs within `--log-size-cap`."""
+
+    def __init__(self, run: Run, cap: int) -> None:
+        """Start it. Raises OSError."""
+        self._run = run
+        self._settled = False
+        self._companion = Companion(
+            run, "--log-size-cap", "supervise/log_cutter.py", str(cap), last_s=_CLOSING_UP_S, hear=self._hear
+        )
+
+    def settle(self) -> None:
+        """An attempt is over. Wait until its logs don't change any longer: a replay must see what is judged now."""
+        self._settled, deadline = False, time.monotonic() + _LAST_LOOK_S
+        if not self._companion.process.tell(b"s"):
+            return
+        while not (self._settled or self._companion.over) and (left := deadline - time.monotonic()) > 0:
+            self._run.serve(left)
+
+    def _hear(self, said: str) -> None:
+        match said.split(" "):
+            case ["settled"]:
+                self._settled = True
+            case ["cut", rank, restart, stream, dropped]:
+                self._run.emit(LogCut(now(), Rank(int(rank)), int(restart), stream, int(dropped)))
+            case _:
+                self._companion.tell_user(said)
