@@ -25,7 +25,7 @@ from ddp_run.commands.watch import look as run_look
 from ddp_run.observe.gpus import GpuWatch
 from ddp_run.record.events import GpuSampled, MonotonicNs, Noted, Rank
 from ddp_run.record.recorded_runs import recorded_run
-from ddp_run.tell.watch_frame import Gpu, Snapshot
+from ddp_run.tell.snapshot import Gpu, Snapshot
 from tests.waiting import limit, wait_until
 
 from .conftest import Launcher, Running, cases

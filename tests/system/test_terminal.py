@@ -8,8 +8,9 @@ import re
 import struct
 import subprocess
 import termios
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -70,3 +71,44 @@ def test_ranks_are_told_of_the_terminal(ddp: Launcher, words: tuple[str, ...], e
     assert max(map(len, shown[first : first + 3])) <= 100
     assert shown[first + 1].startswith("      words words"), "the first line goes on below"
     assert shown[-1].startswith("ddp-run: verdict "), "the last line is one"
+
+
+TRAINS = """
+import time
+import torch
+
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+end = time.monotonic() + 6
+step = 0
+while time.monotonic() < end:
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    step += 1
+    if step % 20 == 0:
+        print("loss", step, flush=True)
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.slow_system
+def test_a_line_says_how_the_job_gets_on(ddp: Launcher) -> None:
+    with terminal(100) as (leader, console):
+        words = ["--status", "--nproc-per-node", "2", str(ddp.script(TRAINS))]
+        environ = {**ddp.environ({}), "TERM": "xterm"}
+        done = subprocess.Popen(
+            [DDP_RUN, *words], cwd=ddp.cwd, env=environ, stdin=subprocess.DEVNULL, stdout=console, stderr=console
+        )
+        seen = b""
+        while done.poll() is None:
+            with suppress(BlockingIOError):
+                seen += os.read(leader, 1 << 20)
+            time.sleep(0.05)
+        with suppress(BlockingIOError):
+            seen += os.read(leader, 1 << 20)
+    assert done.returncode == 0
+    assert re.search(rb"ddp-run: 2 ranks, step \d+, 1\d(\.\d+)? steps/s\r", seen), seen
+    lines = [line.rsplit(b"\r", 1)[-1].removeprefix(b"\x1b[K") for line in seen.split(b"\r\n")]
+    assert all(re.fullmatch(rb"(\[rank(0|1|0-1)\]: loss \d+)?", line) for line in lines), lines
+    logs = (ddp.cwd / "ddp-run-logs" / "latest" / "attempt_0").rglob("*.log")
+    assert not any("steps/s" in log.read_text() for log in logs)

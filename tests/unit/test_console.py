@@ -628,6 +628,25 @@ def test_bar_stays_below_other_output_and_becomes_a_line(terminal: tuple[Termina
     assert screen.look() == ["[rank0]: epoch 1", "[rank0]: 100%", "done", ""]
 
 
+def test_a_status_stays_below_everything_until_the_attempt_ends(terminal: tuple[Terminal, int], screen: Screen) -> None:
+    shown, fd = terminal
+    console = Console(fd, fd, ranks=1)
+    console.status("step 5", 0)
+    console.feed([out(0, "epoch 1\n")], 1)
+    assert shown.look() == ["[rank0]: epoch 1", "step 5"]
+    console.feed([out(0, "\r 20%", "stderr")], 2)
+    console.status("step 6", 3)
+    assert shown.look() == ["[rank0]: epoch 1", "step 6   [rank0]: 20%"]
+    console.end_attempt(4)
+    console.say("done", 5)
+    assert shown.look() == ["[rank0]: epoch 1", "[rank0]:  20%", "done", ""]
+    files = screen.console(1)
+    files.status("step 5", 0)
+    files.feed([out(0, "epoch 1\n")], 1)
+    files.finish(patient)
+    assert (screen.out, screen.err, files.is_on_terminal) == ("[rank0]: epoch 1\n", "", False)
+
+
 def test_bar_is_redrawn_at_a_rate_that_a_terminal_bears(terminal: tuple[Terminal, int]) -> None:
     screen, fd = terminal
     console = Console(fd, fd, ranks=2)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ddp_run.tell.rates import PrintedProgress, Rate
-from ddp_run.tell.watch_frame import Progress
+from ddp_run.tell.snapshot import Progress
 
 
 def fed(*seen: tuple[float, int]) -> Rate:

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from ddp_run.tell.watch_frame import Frame, Gpu, Progress, RankRow, Slowest, Snapshot, Told, rows_that_fit
+from ddp_run.tell.snapshot import Gpu, Progress, RankRow, Slowest, Snapshot, Told
+from ddp_run.tell.watch_frame import Frame, rows_that_fit
 
 JOB = Snapshot(
     time="2026-11-27T20:33:42.332198Z",

@@ -58,6 +58,7 @@ class LaunchOptions(TypedDict, total=False):
     fallback_backend: str | None
     preflight: Literal["auto", "off", "strict"] | None
     console: Literal["all", "rank0", "failed", "none", "raw"] | None
+    status: bool
     config: str | Path | None
     on_success: str | None
     on_failure: str | None

@@ -137,6 +137,7 @@ class Options:
     preflight = _Value("auto")
     console = _Value("all")
     log_format = _Value("console")
+    status = _Value(False)
     hang_timeout_s = _Value[float | None](None, "hang_timeout")
     checkpoint_dir = _Value[str | None](None)
     backend = _Value[str | None](None)

@@ -170,6 +170,12 @@ OWN_ROWS: tuple[Row, ...] = (
         " keep everything).",
         metavar="SIZE",
     ),
+    _own(
+        "status",
+        "On a terminal, keep one line below the ranks' output that says how the job gets on: step, rate, slowest rank.",
+        takes_value=False,
+        default=False,
+    ),
     _own("log-format", "Format of ddp-run's own messages on stderr.", choices=("console", "json"), default="console"),
     _own(
         "dry-run",

@@ -1,4 +1,4 @@
-"""Processes beside a run for what could wait for a dead disk: `--metrics` and `--log-size-cap`.
+"""Processes beside a run for what could wait for a dead disk: `--metrics`, `--log-size-cap` and `--status`.
 
 Each is a program that looks at the run's files, and ends when its standard input does.
 """
@@ -32,16 +32,15 @@ class Companion:
         run: Run,
         option: str,
         program: str,
-        word: str,
-        *,
+        *words: str,
         last_s: float,
         outlives_us: bool = False,
         hear: Callable[[str], None] | None = None,
     ) -> None:
-        """Start the program on the run's folder and this word. Raises OSError."""
+        """Start the program on the run's folder and these words. Raises OSError."""
         self._run, self._option, self._last_s, self._hear = run, option, last_s, hear or self.tell_user
         self._told = False
-        argv = [sys.executable, "-P", str(_PACKAGE / program), str(run.folder.path.absolute()), word]
+        argv = [sys.executable, "-P", str(_PACKAGE / program), str(run.folder.path.absolute()), *words]
         self.process = spawn(argv, outlives_us=outlives_us)
         self.over = False
         run.helpers.add(self.process)
@@ -86,6 +85,16 @@ def write_metrics(run: Run, path: Path) -> None:
             companion.process.close_input()
 
     run.sinks.append(at_the_end)
+
+
+def show_status(run: Run) -> None:
+    """Start what says how the job gets on (`--status`), and show that below the ranks' lines. Raises OSError."""
+
+    def show(said: str) -> None:
+        if run.tailer is not None:
+            run.output.console.status(f"ddp-run: {said}", time.monotonic())
+
+    Companion(run, "--status", "commands/watch/status.py", last_s=_LAST_WRITE_S, hear=show)
 
 
 @final

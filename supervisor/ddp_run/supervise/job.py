@@ -279,17 +279,20 @@ class _Job:
     def _start_companions(self) -> None:
         """Before the keeper, which is to know them."""
         options = self._run.plan.options
-        if not options.metrics and options.log_cap_bytes is None:
+        shows_status = options.status and self._run.output.console.is_on_terminal
+        if not options.metrics and options.log_cap_bytes is None and not shows_status:
             return
-        from ddp_run.supervise.companions import LogCap, write_metrics
+        from ddp_run.supervise.companions import LogCap, show_status, write_metrics
 
         try:
+            if shows_status:
+                show_status(self._run)
             if options.metrics:
                 write_metrics(self._run, Path(options.metrics))
             if options.log_cap_bytes is not None:
                 self._log_cap = LogCap(self._run, options.log_cap_bytes)
         except OSError as error:
-            self._warnings = (*self._warnings, f"--metrics or --log-size-cap has no effect: {error}")
+            self._warnings = (*self._warnings, f"--metrics, --log-size-cap or --status has no effect: {error}")
 
     def _join_nodes(self) -> None:
         """Meet the other nodes of the job, if it has several; one node alone may have a rendezvous, too."""

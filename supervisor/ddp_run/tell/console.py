@@ -93,8 +93,15 @@ class Console:
         self._redraw_at = 0.0
         self._state_at: float | None = None
         self._state_shown = b""
+        self._status = b""
+        """What `status` was given last."""
 
     # ------------------------------------------------------------------------------------------ the loop
+
+    @property
+    def is_on_terminal(self) -> bool:
+        """Whether one of its streams is a terminal."""
+        return self._live_outlet() is not None
 
     @property
     def deadline(self) -> float | None:
@@ -157,11 +164,17 @@ class Console:
         self._batch.append((None, text.encode("utf-8", "replace") + b"\n"))
         self._settle(now)
 
+    def status(self, text: str, now: float) -> None:
+        """Keep this line below all others, on a terminal; empty: none. A progress bar stands behind it."""
+        self._status = text.encode("utf-8", "replace")
+        self._settle(now)
+
     def end_attempt(self, now: float) -> None:
         """Show unfinished lines and remove progress bars: everything that the attempt's ranks wrote has been fed."""
         self._end_lines(STREAMS, now)
         self._sources.clear()
         self._state_at = None
+        self._status = b""
         self._settle(now)
 
     def suspend(self) -> None:
@@ -296,13 +309,14 @@ class Console:
 
     def _live_text(self, live: Outlet) -> bytes:
         bar = self._bar()
-        if bar is None:
+        line = b"   ".join(filter(None, (self._status, b"" if bar is None else bar[1])))
+        if not line:
             return b""
         try:
             columns = os.get_terminal_size(live.fd).columns or 80  # a pseudo-terminal without a size says 0
         except OSError:
             columns = 80
-        return _fitting(bar[1], columns)
+        return _fitting(line, columns)
 
     # ------------------------------------------------------------------------------------------ writing
 

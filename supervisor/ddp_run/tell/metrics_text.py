@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ddp_run.tell.watch_frame import RankRow, Snapshot
+from ddp_run.tell.snapshot import RankRow, Snapshot
 
 _Sample = tuple[Mapping[str, object], float]
 _Family = tuple[str, str, str, Sequence[_Sample]]

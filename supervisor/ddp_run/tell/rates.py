@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import final
 
-from ddp_run.tell.watch_frame import Progress
+from ddp_run.tell.snapshot import Progress
 
 _LEAST_S = 3.0
 """Over less time a rate says little."""

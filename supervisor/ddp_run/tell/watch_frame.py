@@ -1,14 +1,15 @@
-"""What `ddp-run watch` shows: a snapshot of a job, as one screen or as JSON. Pure."""
+"""What `ddp-run watch` shows of a job: one screen. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ddp_run.tell.snapshot import RankRow, Snapshot, in_words, rate
 from ddp_run.values.words import duration_in_words, rank_list, size_in_words
 
 _MOST_TOLD = 6
@@ -16,99 +17,6 @@ _LEAST_ROWS = 3
 _LEAST_LINE = 20
 """Columns for the ranks' last lines: others give way."""
 _GIVEN_UP_FIRST = ("GPU", "MEMORY", "BEHIND", "AGE", "RATE")
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """A rank's share of a GPU: `bytes` that it holds. `busy`: the whole GPU's use in per cent."""
-
-    gpu: int
-    bytes: int | None
-    busy: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class RankRow:
-    """A rank, or several that are alike: then the slowest rate, the largest memory, the newest line. None: unknown.
-
-    `behind`: steps behind the first rank. `line_age_s`: seconds since it wrote anything.
-    """
-
-    ranks: tuple[int, ...]
-    phase: str
-    step: int | None = None
-    steps_per_s: float | None = None
-    behind: int | None = None
-    collectives: int | None = None
-    memory_bytes: int | None = None
-    gpus: tuple[Gpu, ...] = ()
-    line_age_s: float | None = None
-    line: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What the program itself prints: `done` of `total`. `eta_s`: seconds until then, None as long as unknown."""
-
-    done: int
-    total: int
-    eta_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Slowest:
-    """The rank that the others wait for, and how it shows."""
-
-    rank: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """A line that ddp-run has told, and how long ago."""
-
-    ago_s: float
-    line: str
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A job at one moment. None: unknown. Texts can't move a terminal's cursor.
-
-    `state`: as in `ddp-run runs`. `attempt`: counted from 0. `note`: why something isn't known. `started`: seconds
-    since the epoch. `version`: ddp-run's. `restarts`: by torch's agent in this attempt. `stalls`: how many were
-    reported so far. `stalled_s`: how long the one that lasts has.
-    """
-
-    time: str
-    run: str
-    folder: str
-    host: str | None
-    command: str
-    state: str
-    attempt: int | None
-    attempts_allowed: int
-    elapsed_s: float | None
-    world_size: int | None
-    steps_per_s: float | None
-    slowest: Slowest | None
-    progress: Progress | None
-    ranks: tuple[RankRow, ...]
-    told: tuple[Told, ...]
-    note: str | None = None
-    exit_code: int | None = None
-    started: float | None = None
-    version: str | None = None
-    node_rank: int | None = None
-    restarts: int | None = None
-    stalls: int = 0
-    stalled_s: float | None = None
-    cause: str | None = None
-
-    def as_json(self) -> dict[str, object]:
-        """The object of `--json`, with a row for each rank."""
-        found = asdict(self)
-        return {**found, "ranks": [{"rank": row.pop("ranks")[0], **row} for row in found["ranks"]]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,16 +87,7 @@ def _head(job: Snapshot) -> Iterator[str]:
     where = f" on {job.host}" if job.host is not None else ""
     since = "" if job.elapsed_s is None else f", {duration_in_words(job.elapsed_s)}"
     yield f"{job.run}{where}: {job.state}{attempt}{since}   {job.command}"
-    parts = [] if job.world_size is None else [f"{job.world_size} rank{'s' * (job.world_size > 1)}"]
-    steps = [row.step for row in job.ranks if row.step]
-    parts += [f"step {min(steps)}"] if steps else []
-    parts += [_rate(job.steps_per_s, "steps/")] if job.steps_per_s is not None else []
-    parts += [f"slowest: rank {job.slowest.rank} ({job.slowest.why})"] if job.slowest is not None else []
-    if job.progress is not None:
-        eta_s = job.progress.eta_s
-        left = "" if eta_s is None else f", {duration_in_words(eta_s)} left"
-        parts.append(f"printed: {job.progress.done}/{job.progress.total}{left}")
-    yield ", ".join(parts) or "no rank has started"
+    yield in_words(job) or "no rank has started"
     if job.note is not None:
         yield job.note
 
@@ -199,21 +98,13 @@ def _cells(row: RankRow) -> dict[str, str]:
         "RANK": rank_list(row.ranks),
         "PHASE": row.phase,
         "STEP": str(row.step) if row.step else "",
-        "RATE": _rate(row.steps_per_s),
+        "RATE": rate(row.steps_per_s),
         "BEHIND": str(row.behind) if row.behind else "",
         "MEMORY": _size(row.memory_bytes),
         "GPU": ", ".join(gpus) + ("…" if len(row.gpus) > 2 else ""),
         "AGE": "" if row.line_age_s is None else duration_in_words(row.line_age_s),
         "LAST LINE": row.line,
     }
-
-
-def _rate(per_s: float | None, unit: str = "/") -> str:
-    """`2.1/s`, `3/min`; with a unit `2.1 steps/s`."""
-    if per_s is None:
-        return ""
-    number, per = (f"{60 * per_s:.2g}", "min") if 0 < per_s < 0.1 else (f"{per_s:.3g}", "s")
-    return f"{number} {unit}{per}" if unit != "/" else f"{number}/{per}"
 
 
 def _size(count: int | None) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ddp_run.commands.explain.answer import Answer
     from ddp_run.commands.watch.look import Watched
-    from ddp_run.tell.watch_frame import Snapshot
+    from ddp_run.tell.snapshot import Snapshot
 
 _LOOK_S = 1.0
 _PLAIN_LOOKS = 10
