@@ -14,6 +14,7 @@ from ddp_run.plan.launch_plan import LaunchPlan, agent_environment, dist_timeout
 from ddp_run.record import file_names
 from ddp_run.record.run_folder import RunFolder
 from ddp_run.settings.options import Options
+from ddp_run.supervise import open_files
 from ddp_run.supervise.inbox import Inbox
 from ddp_run.values import terminal
 from ddp_run.values.helper_process import die_with_parent
@@ -39,6 +40,12 @@ class Agent:
 
         Only `ddp_run.supervise.loop.reap` may wait for it; anyone else would race for its exit code.
         """
+        follow = die_with_parent()
+
+        def in_child() -> None:
+            follow()
+            open_files.give_back()
+
         with open(open_private(self._log, os.O_WRONLY | os.O_APPEND), "ab", buffering=0) as output:
             process = subprocess.Popen(
                 argv,
@@ -46,7 +53,7 @@ class Agent:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                preexec_fn=die_with_parent(),  # noqa: PLW1509  # this process has one thread
+                preexec_fn=in_child,  # noqa: PLW1509  # this process has one thread
             )
         process.returncode = 0  # the Popen object may go, the process stays
         self.pid = process.pid

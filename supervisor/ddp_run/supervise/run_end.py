@@ -26,6 +26,7 @@ from ddp_run.record.events import Noted, RunEnded
 from ddp_run.record.journal import now
 from ddp_run.record.run_folder import RunFolder
 from ddp_run.settings.options import Options, Setting, Source
+from ddp_run.supervise import open_files
 from ddp_run.supervise.retries import Outcome
 from ddp_run.supervise.run import Run
 from ddp_run.tell.output import AT_THE_END_S, Patience
@@ -227,6 +228,7 @@ class EndHooks:
                 stdin=subprocess.DEVNULL,
                 stdout=2,
                 start_new_session=True,
+                preexec_fn=open_files.give_back,  # noqa: PLW1509  # this process has one thread
             )
         except (OSError, ValueError) as error:
             self.warn(f"{hook.option} not run: {error}")

@@ -15,6 +15,7 @@ from ddp_run.observe.picture import Picture
 from ddp_run.observe.progress import Stall
 from ddp_run.record.events import AllRanksEnded, NodeRankTaken, Noted, PeerFailed
 from ddp_run.record.journal import now
+from ddp_run.supervise import open_files
 from ddp_run.supervise.nodes import messages
 from ddp_run.supervise.nodes.agreement import SOON_S, VERDICTS_S, Decide, Ears, Place, Side
 from ddp_run.supervise.nodes.comparison import Comparison
@@ -59,6 +60,7 @@ class Hub(Side):
         self._pictures = Pictures(ears, self._tell_stall)
         self._key = place.job_key + place.munge.make()
         most = place.nodes + place.spares + _MOST_STRANGERS
+        open_files.make_room(most)
         where = (ears.loop, place.address, place.port)
         self._listener = Listener(*where, self._welcome, room=lambda: most - len(self._links))
         self._look()
