@@ -13,7 +13,7 @@ from tests.waiting import limit
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
 
 LATER = frozenset(
-    {"click", "rich", "structlog", "tenacity", "psutil", "torch", "numpy"}
+    {"click", "rich", "structlog", "tenacity", "psutil", "jinja2", "torch", "numpy"}
     | {"asyncio", "concurrent.futures", "multiprocessing", "logging", "importlib.metadata", "unittest", "email"}
     | {
         "ddp_run.judge.verdict",

@@ -52,6 +52,7 @@ PURE = (
     *("observe.ras_text", "observe.stall_quotes", "tell.verdict_text", "tell.catalogue_text", "tell.quotation"),
     *("tell.node_table", "tell.runs_table", "tell.held_lines", "tell.told", "tell.watch_frame", "tell.snapshot"),
     *("tell.rates", "tell.metrics_text", "record.time_spent"),
+    *("tell.page.timeline", "tell.page.series", "tell.page.page"),
     *("values.signals", "values.problem", "values.secret_forms", "values.secret_names", "values.redaction"),
     "values.lines",
     *("values.typed_fields", "values.sealed", "supervise.nodes.messages"),
@@ -72,6 +73,8 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "click": ("commands", "tell.wrong_words"),
     "structlog": ("tell.output",),
     "rich": ("commands.watch", "tell.watch_frame"),
+    "jinja2": ("tell.page.rendering",),
+    "markupsafe": ("tell.page.rendering",),
     "tenacity": ("supervise.job",),
     "psutil": ("plan.net",),
     "torch": (

@@ -26,7 +26,7 @@ _MEANT = {
     "watch": "monitor top stats",
     "stacks": "stack dump threads",
     "logs -f": "tail follow attach",
-    "explain": "show inspect describe diagnose why report",
+    "explain": "show inspect describe diagnose why",
     "stop": "cancel abort terminate",
     "stop --kill": "kill",
     "clean": "rm prune delete remove",

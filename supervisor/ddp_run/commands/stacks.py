@@ -3,40 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from ddp_run.commands import log_dir_option
 from ddp_run.values.lines import neutral
-from ddp_run.values.words import conjugated, named_ranks
 
 if TYPE_CHECKING:
     from ddp_run.observe.close_look import CloseLook
-    from ddp_run.observe.stack_text import Stack
-    from ddp_run.record.events import Rank
+    from ddp_run.observe.recorded_stacks import StackGroup
     from ddp_run.record.job_state import JobState
-    from ddp_run.record.recorded_runs import RecordedRun
-
-_END_BYTES = 1 << 20
-_SHOWN = (24, 12)
-"""How many of the innermost and of the outermost frames are printed."""
-_IMPORTS = '  File "<frozen importlib'
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Ranks with one stack. `said`: what they do, in words. `notes`: what else is known, such as native frames."""
-
-    ranks: tuple[Rank, ...]
-    said: str
-    stack: Stack | None
-    notes: tuple[str, ...] = ()
 
 
 @click.command()
@@ -53,6 +34,7 @@ def command(run: str | None, native: bool, as_json: bool, log_dir: str | None) -
     py-spy, and the right to trace the ranks (root, or kernel.yama.ptrace_scope=0).
     """
     from ddp_run.observe.from_outside import look_now
+    from ddp_run.observe.recorded_stacks import recorded
     from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record import file_names, journal, own_process
     from ddp_run.record.job_state import JobState
@@ -73,7 +55,7 @@ def command(run: str | None, native: bool, as_json: bool, log_dir: str | None) -
         groups = [_with_native(each, state) for each in groups] if native else groups
         ended = [f"rank {rank}: {each.phase}" for rank, each in sorted(state.ranks.items()) if each.ended]
     else:
-        at, groups = _recorded(chosen, state)
+        at, groups = recorded(chosen.folder, (each.started for each in state.ranks.values()))
         ended = []
     if as_json:
         shown = [_as_json(each) for each in groups]
@@ -92,42 +74,17 @@ def command(run: str | None, native: bool, as_json: bool, log_dir: str | None) -
     return 0
 
 
-def _grouped(looks: Sequence[CloseLook]) -> list[_Group]:
+def _grouped(looks: Sequence[CloseLook]) -> list[StackGroup]:
     """The fewest first, as in the report of a hang: they are mostly the ones that matter."""
+    from ddp_run.observe.recorded_stacks import StackGroup, frames
     from ddp_run.observe.stall_quotes import alike, groups, ranks_of, what
 
-    found = alike(looks, lambda look: what(look) if look.stack is None else "\n".join(_frames(look.stack)))
+    found = alike(looks, lambda look: what(look) if look.stack is None else "\n".join(frames(look.stack)))
     members = sorted(found.values(), key=lambda each: (len(each), each[0].rank))
-    return [_Group(ranks_of(each), groups(each), each[0].stack) for each in members]
+    return [StackGroup(ranks_of(each), groups(each), each[0].stack) for each in members]
 
 
-def _recorded(run: RecordedRun, state: JobState) -> tuple[int, list[_Group]]:
-    """When the last of these files was written (nanoseconds since the epoch), and each rank's last stack in them."""
-    from ddp_run.observe.stack_text import dumps
-    from ddp_run.record import file_names
-    from ddp_run.record.run_folder import open_run_file
-
-    newest, found = 0, dict[tuple[str, ...], _Group]()
-    for rank, each in sorted(state.ranks.items()):
-        for name in (file_names.STACKS, file_names.LIVE_STACKS):
-            try:
-                with open_run_file(run.folder / each.started.folder, name) as file:
-                    status = os.fstat(file.fileno())
-                    file.seek(max(0, status.st_size - _END_BYTES))
-                    stacks = dumps(file.read(_END_BYTES).decode("utf-8", "replace"), None)
-            except OSError:
-                continue
-            if stacks:
-                newest, stack, key = max(newest, status.st_mtime_ns), stacks[-1], tuple(_frames(stacks[-1]))
-                ranks = (*found[key].ranks, rank) if key in found else (rank,)
-                place = f" at {stack.users.place}" if stack.users else ""
-                said = f"{named_ranks(ranks)} {conjugated(stack.doing, len(ranks))}{place}"
-                found[key] = _Group(ranks, said, stack)
-                break
-    return newest, sorted(found.values(), key=lambda group: (len(group.ranks), group.ranks))
-
-
-def _with_native(group: _Group, state: JobState) -> _Group:
+def _with_native(group: StackGroup, state: JobState) -> StackGroup:
     """With the native frames of its first rank, or why there are none."""
     from ddp_run.observe.native_stack import native_now
 
@@ -135,20 +92,15 @@ def _with_native(group: _Group, state: JobState) -> _Group:
     return replace(group, notes=(f"rank {rank}, native frames:", *native_now(state.ranks[rank].started.pid)))
 
 
-def _frames(stack: Stack) -> list[str]:
-    return [neutral(frame.printed) for frame in stack.frames]
+def _text(group: StackGroup) -> Iterator[str]:
+    from ddp_run.observe.recorded_stacks import shown_frames
 
-
-def _text(group: _Group) -> Iterator[str]:
-    """A long stack without its middle, and without the frames of an import that Python's tracebacks leave out too."""
     yield neutral(group.said)
-    frames = [line for line in _frames(group.stack) if not line.startswith(_IMPORTS)] if group.stack is not None else []
-    left_out = len(frames) - sum(_SHOWN)
-    yield from frames if left_out <= 1 else (*frames[: _SHOWN[0]], f"  … {left_out} more", *frames[-_SHOWN[1] :])
+    yield from shown_frames(group.stack) if group.stack is not None else ()
     yield from (f"  {neutral(note)}" for note in group.notes)
 
 
-def _as_json(group: _Group) -> dict[str, object]:
+def _as_json(group: StackGroup) -> dict[str, object]:
     frames = group.stack.frames if group.stack is not None else ()
     return {
         "ranks": group.ranks,

@@ -294,7 +294,7 @@ def again(verdict: Verdict, own: NodeReport, events: Sequence[Event]) -> Verdict
         for event in reversed(events):
             if isinstance(event, VerdictAgreed):
                 return typed_fields.read(Verdict, json.loads(event.verdict))
-        others = [_report(event) for event in events if isinstance(event, NodeReported)]
+        others = [report_of(event) for event in events if isinstance(event, NodeReported)]
     except (ValueError, RecursionError):
         note = "the other nodes' reports are damaged: this verdict covers this node only"
         return replace(verdict, notes=(*verdict.notes, note))
@@ -309,7 +309,8 @@ def noted(verdict: Verdict, events: Sequence[Event]) -> Verdict:
     return replace(verdict, notes=(*verdict.notes, *new)).without_secrets() if new else verdict
 
 
-def _report(event: NodeReported) -> NodeReport:
+def report_of(event: NodeReported) -> NodeReport:
+    """Return the report that such an event stores. Raises ValueError or RecursionError if it is damaged."""
     verdict = None if event.verdict is None else typed_fields.read(Verdict, json.loads(event.verdict))
     return NodeReport(
         *(event.node_rank, event.host, event.folder, verdict),

@@ -10,6 +10,7 @@ from ddp_run.values.lines import Stream
 PLAN = "plan.json"
 EVENTS = "events.jsonl"
 VERDICT = "verdict.json"
+REPORT = "report.html"
 OF_A_RUN = (EVENTS, VERDICT, PLAN)
 LATEST = "latest"
 """A link beside the runs' folders."""

@@ -76,6 +76,11 @@ def verdict_block(
     return _laid_out(block.rows(decision, read_line), wrap)
 
 
+def headline(verdict: Verdict, attempts: int) -> str:
+    """The block's first line, also for a verdict that needs no block."""
+    return _laid_out([_Block(verdict, attempts, Path(), False, 100, None).headline()], None)
+
+
 def two_lines(verdict: Verdict, *, host: str, folder: str, colour: bool = False, wrap: int | None = None) -> str:
     """What happened, and where the whole block is: for all nodes except the one that prints it."""
     block = _Block(verdict, 1, Path(), colour, 100, wrap)

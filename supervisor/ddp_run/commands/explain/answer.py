@@ -19,7 +19,8 @@ from ddp_run.judge.replay import replay
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record import file_names, journal
 from ddp_run.record.attempt_events import attempts_made
-from ddp_run.record.events import AttemptEnded, Rank, RunStarted
+from ddp_run.record.events import AttemptEnded, Event, NodeReported, Rank, RunStarted, VerdictAgreed
+from ddp_run.record.recorded_runs import by_job, recorded_run
 from ddp_run.record.runs_meant import is_run, last_attempt
 from ddp_run.tell import catalogue_text, verdict_file, verdict_text
 
@@ -35,7 +36,7 @@ _MOST_NOTES = 3
 class Answer:
     """A verdict, with the folder of its sources, the number of attempts, what was decided, and verdict.json's object.
 
-    None: unknown.
+    None: unknown. `events`: the run's; none of a log.
     """
 
     verdict: Verdict
@@ -43,6 +44,7 @@ class Answer:
     attempts: int | None
     decision: str | None
     document: dict[str, object]
+    events: tuple[Event, ...] = ()
 
 
 class NotReadable(click.ClickException):
@@ -59,6 +61,9 @@ def explain(paths: Sequence[str], *, rank_from_filename: bool) -> Answer:
         return _of_run(Path(folders[0]).resolve())
     if folders and len(folders) < len(paths):
         raise NotReadable(f"{folders[0]} is a run's folder: explain it without other logs")
+    agreed = _of_one_job(folders) if folders else None
+    if agreed is not None:
+        return _of_run(agreed)
     return _of_logs([last_attempt(path) for path in folders] or paths, rank_from_filename)
 
 
@@ -84,6 +89,18 @@ def block_text(answer: Answer, *, width: int, colour: bool, wrap: int | None = N
     return "\n".join(filter(None, (block, line))) + "\n"
 
 
+def _of_one_job(folders: Sequence[str]) -> Path | None:
+    """The folder of a node that knows the verdict of them all, node 0's if it is there; None if there is none."""
+    runs = [run for run in (recorded_run(Path(folder).resolve()) for folder in folders) if run is not None]
+    if len(runs) < len(folders) or len(by_job(sorted(runs, key=lambda run: run.started_ns))) > 1:
+        return None
+    for kind in (NodeReported, VerdictAgreed):
+        for run in runs:
+            if next(journal.read(run.folder / file_names.EVENTS, kind), None) is not None:
+                return run.folder
+    return None
+
+
 def _of_run(folder: Path) -> Answer:
     try:
         verdict, events = replay(folder)
@@ -101,7 +118,7 @@ def _of_run(folder: Path) -> Answer:
         decision_reason=retry.UNDECIDED if reason is None else reason,
         wall_at=journal.clock(events) if run else lambda _stamp: None,
     )
-    return Answer(verdict, folder, attempts, None if reason is None else f"not retried: {reason}", document)
+    return Answer(verdict, folder, attempts, None if reason is None else f"not retried: {reason}", document, events)
 
 
 # ------------------------------------------------------------------------------------------------- logs

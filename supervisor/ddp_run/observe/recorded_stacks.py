@@ -1,0 +1,67 @@
+"""The last stacks that ranks left in their files, equal ones as one, and how stacks are shown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddp_run.observe.stack_text import Stack, dumps
+from ddp_run.record import file_names
+from ddp_run.record.events import Rank, RankStarted
+from ddp_run.record.run_folder import open_run_file
+from ddp_run.values.lines import neutral
+from ddp_run.values.words import conjugated, named_ranks
+
+_END_BYTES = 1 << 20
+_SHOWN = (24, 12)
+"""How many of the innermost and of the outermost frames are shown."""
+_IMPORTS = '  File "<frozen importlib'
+
+
+@dataclass(frozen=True, slots=True)
+class StackGroup:
+    """Ranks with one stack. `said`: what they do, in words. `notes`: what else is known, such as native frames."""
+
+    ranks: tuple[Rank, ...]
+    said: str
+    stack: Stack | None
+    notes: tuple[str, ...] = ()
+
+
+def recorded(folder: Path, starts: Iterable[RankStarted]) -> tuple[int, list[StackGroup]]:
+    """When the last of these files was written (nanoseconds since the epoch), and each rank's last stack in them.
+
+    The fewest ranks come first: they are mostly the ones that matter.
+    """
+    newest, found = 0, dict[tuple[str, ...], StackGroup]()
+    for start in sorted(starts, key=lambda start: start.rank):
+        for name in (file_names.STACKS, file_names.LIVE_STACKS):
+            try:
+                with open_run_file(folder / start.folder, name) as file:
+                    status = os.fstat(file.fileno())
+                    file.seek(max(0, status.st_size - _END_BYTES))
+                    stacks = dumps(file.read(_END_BYTES).decode("utf-8", "replace"), None)
+            except OSError:
+                continue
+            if stacks:
+                newest, stack, key = max(newest, status.st_mtime_ns), stacks[-1], tuple(frames(stacks[-1]))
+                ranks = (*found[key].ranks, start.rank) if key in found else (start.rank,)
+                place = f" at {stack.users.place}" if stack.users else ""
+                said = f"{named_ranks(ranks)} {conjugated(stack.doing, len(ranks))}{place}"
+                found[key] = StackGroup(ranks, said, stack)
+                break
+    return newest, sorted(found.values(), key=lambda group: (len(group.ranks), group.ranks))
+
+
+def frames(stack: Stack) -> list[str]:
+    """All frames as lines, the innermost first."""
+    return [neutral(frame.printed) for frame in stack.frames]
+
+
+def shown_frames(stack: Stack) -> Iterator[str]:
+    """A long stack without its middle, and without the frames of an import that Python's tracebacks leave out too."""
+    lines = [line for line in frames(stack) if not line.startswith(_IMPORTS)]
+    left_out = len(lines) - sum(_SHOWN)
+    yield from lines if left_out <= 1 else (*lines[: _SHOWN[0]], f"  … {left_out} more", *lines[-_SHOWN[1] :])

@@ -1,0 +1,205 @@
+"""Reads for the page what only a run's files have, and writes the page. A file that can't be read is left out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from ddp_run.evidence.log_tail import read_tail
+from ddp_run.judge import catalogue
+from ddp_run.judge.verdict import Verdict
+from ddp_run.record import file_names
+from ddp_run.record.attempt_events import attempts_made, of_attempt
+from ddp_run.record.events import Event, RankStarted, StallSeen
+from ddp_run.record.recorded_runs import NAME, recorded_run
+from ddp_run.record.run_folder import open_run_file
+from ddp_run.tell import catalogue_text
+from ddp_run.tell.page.page import Known, LastLines, LogLine, Stacks
+from ddp_run.tell.page.timeline import Journal, journals
+from ddp_run.tell.quotation import cut
+from ddp_run.values.lines import neutral, neutral_text
+from ddp_run.values.private_files import open_private
+from ddp_run.values.redaction import redact_lines
+from ddp_run.values.words import named_ranks
+
+_FILE_BYTES: Final = 1 << 20
+_NAMED_BYTES: Final = 256 << 10
+_TAIL_BYTES: Final = 8 << 10
+_LINES: Final = 30
+_MOST_LINES: Final = 120
+_BEFORE_EVIDENCE: Final = 3
+_LONGEST: Final = 400
+_NUMBER: Final = re.compile(r"\d+")
+_MOST_LOGS: Final = 24
+_MOST_OPEN: Final = 4
+_MOST_RUNS: Final = 40
+"""How many earlier runs are looked at for one that succeeded."""
+_PAGE_WIDTH: Final = 100
+
+
+def known(
+    verdict: Verdict,
+    *,
+    attempts: int | None,
+    decision: str | None,
+    parts: Sequence[tuple[Path, Sequence[Event]]] = (),
+    stacks: Sequence[tuple[str, Sequence[str]]] = (),
+) -> Known:
+    """What the page is made of. `parts`: folder and events of the job's nodes; `stacks`: what some ranks did, and where
+    they were.
+    """
+    told = catalogue.catalogue() if verdict.cause is not None else ()
+    cause = next((each for each in told if each.rule.name == verdict.cause), None)
+    about = "" if cause is None else catalogue_text.plain_page(cause, _PAGE_WIDTH)
+    folder = parts[0][0] if parts else None
+    found = Known(verdict, attempts, decision, folder if len(parts) == 1 else None, advice_page=about)
+    if folder is None:
+        return found
+    shared = journals([events for _folder, events in parts])
+    plan = _object(folder, file_names.PLAN)
+    good = _last_good(folder, plan)
+    return replace(
+        found,
+        parts=shared,
+        logs=tuple(_logs(verdict, [*zip((each for each, _ in parts), shared, strict=True)])),
+        stacks=tuple(Stacks(neutral(said), redact_lines([*frames])) for said, frames in stacks),
+        plan=plan,
+        good_plan=None if good is None else _object(good, file_names.PLAN),
+        good_run="" if good is None else neutral(good.name),
+        facts=_text(folder, f"{file_names.NODES}/{file_names.FACTS}"),
+    )
+
+
+def last_starts(events: Sequence[Event]) -> dict[int, RankStarted]:
+    """The last start of each rank in the last attempt."""
+    made = attempts_made(events)
+    return {event.rank: event for event in of_attempt(events, made[-1]).of(RankStarted)} if made else {}
+
+
+def write(path: Path, text: str) -> None:
+    """Write the whole file or nothing. Raises OSError."""
+    unfinished = unfinished_name(path)
+    try:
+        with open(open_private(unfinished, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as file:
+            file.write(text)
+        unfinished.replace(path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def unfinished_name(path: Path) -> Path:
+    """Where the file is until it is whole."""
+    return path.with_name(path.name + ".tmp")
+
+
+def _text(folder: Path, name: str) -> str:
+    try:
+        with open_run_file(folder, name) as file:
+            return neutral_text(file.read(_FILE_BYTES).decode("utf-8", "replace"))
+    except OSError:
+        return ""
+
+
+def _object(folder: Path, name: str) -> dict[str, Any] | None:
+    try:
+        with open_run_file(folder, name) as file:
+            found = json.loads(file.read(_FILE_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _last_good(folder: Path, plan: dict[str, Any] | None) -> Path | None:
+    """The newest run of the same script before this one in the same folder of runs that succeeded."""
+    try:
+        earlier = sorted(p for p in folder.parent.iterdir() if NAME.fullmatch(p.name) and p.name < folder.name)
+    except OSError:
+        return None
+    for path in earlier[: -_MOST_RUNS - 1 : -1] if plan is not None else ():
+        run = recorded_run(path)
+        if run is not None and run.outcome == "succeeded" and [*run.script[:1]] == [(plan or {}).get("script")]:
+            return run.folder
+    return None
+
+
+# ------------------------------------------------------------------------------------------- last lines
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """`rank`: None for one that another node has sent. `weight`: the largest come first; 0 if nothing blames it."""
+
+    node: str
+    rank: int | None
+    name: str
+    source: str
+    weight: int
+    lines: tuple[LogLine, ...]
+
+    @property
+    def kind(self) -> object:
+        """Logs of one kind differ only in numbers."""
+        return self.node, self.name, tuple(_NUMBER.sub("#", line.text) for line in self.lines)
+
+
+def _logs(verdict: Verdict, parts: Sequence[tuple[Path, Journal]]) -> Iterator[LastLines]:
+    """Those that matter first, each alone; of the others, those of one kind as one."""
+    found = [log for folder, part in parts for log in _of_ranks(verdict, folder, part) if log.lines]
+    if len(parts) == 1:  # else each node's own folder has them
+        found += [log for log in _of_other_nodes(verdict, parts[0][0]) if log.lines]
+    groups: dict[object, list[_Log]] = {}
+    for number, log in enumerate(found):
+        groups.setdefault(number if log.weight else log.kind, []).append(log)
+    order = sorted(groups.values(), key=lambda logs: (-logs[0].weight, len(logs)))
+    for place, logs in enumerate(order[:_MOST_LOGS]):
+        log = logs[0]
+        ranks = [each.rank for each in logs if each.rank is not None]
+        who = ": ".join(filter(None, (log.node, named_ranks(ranks) if ranks else "")))
+        texts = redact_lines([line.text for line in log.lines])
+        lines = tuple(replace(line, text=cut(each, _LONGEST)) for line, each in zip(log.lines, texts, strict=True))
+        opened = place < _MOST_OPEN and log.weight > 0
+        yield LastLines(f"{who}, {log.name}", neutral(log.source), lines, opened, alike=len(logs) > 1)
+
+
+def _of_ranks(verdict: Verdict, folder: Path, part: Journal) -> Iterator[_Log]:
+    first = verdict.first_failure.rank if verdict.first_failure is not None else None
+    culprits = {rank for event in part.events if isinstance(event, StallSeen) for rank in event.culprits}
+    quoted = {quote.source for quote in verdict.evidence}
+    starts = last_starts(part.events)
+    links = frozenset(link for start in starts.values() for link in start.links)
+    for rank, start in sorted(starts.items()):
+        for name in file_names.OF_A_STREAM.values():
+            source = f"{start.folder}/{name}"
+            weight = 2 * (source in quoted) + (rank == first or rank in culprits)
+            lines = _last_lines(verdict, folder, source, links, _NAMED_BYTES if weight else _TAIL_BYTES)
+            yield _Log(part.node, rank, name, source, weight, lines)
+
+
+def _of_other_nodes(verdict: Verdict, folder: Path) -> Iterator[_Log]:
+    for path in sorted(folder.glob(f"{file_names.NODES}/node_*/{file_names.STDERR_END}"))[:_MOST_LOGS]:
+        source = str(path.relative_to(folder))
+        lines = _last_lines(verdict, folder, source, frozenset(), _NAMED_BYTES)
+        yield _Log(neutral(path.parent.name), None, "end of the named rank's stderr", source, 1, lines)
+
+
+def _last_lines(verdict: Verdict, folder: Path, source: str, links: frozenset[str], limit: int) -> tuple[LogLine, ...]:
+    """The last lines, and those since the first that the verdict quotes; none if the file is empty or not readable."""
+    log = read_tail(folder, source, limit, links)
+    places = {(quote.source, quote.line) for quote in verdict.evidence if quote.line is not None}
+    texts = {quote.text for quote in verdict.evidence} if source.startswith(file_names.NODES) else set()
+    evidence = [(source, log.number(index)) in places or text in texts for index, text in enumerate(log.lines)]
+    begin = max(0, len(log.lines) - _LINES)
+    if True in evidence:
+        begin = min(begin, max(0, evidence.index(True) - _BEFORE_EVIDENCE))
+    lines = tuple(
+        LogLine(log.number(index), neutral(text), evidence[index])
+        for index, text in enumerate(log.lines[: begin + _MOST_LINES])
+        if index >= begin
+    )
+    return lines if any(line.text.strip() for line in lines) else ()

@@ -1,0 +1,290 @@
+"""What the page shows, from values: events, the verdict, lines of logs, plans. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ddp_run.judge.verdict import Verdict
+from ddp_run.record.attempt_events import attempts_made, of_attempt
+from ddp_run.record.events import (
+    NodesCompared,
+    ProgressSampled,
+    Rank,
+    RankStarted,
+    RunStarted,
+    StallSeen,
+    StragglerSeen,
+)
+from ddp_run.record.journal import iso
+from ddp_run.tell import verdict_file, verdict_text
+from ddp_run.tell.page.series import Chart, charts
+from ddp_run.tell.page.timeline import Attempt, Failure, Journal, attempts, failures, part_of
+from ddp_run.tell.told import told
+from ddp_run.values.lines import neutral
+from ddp_run.values.words import duration_in_words, named_ranks
+
+_MOST_ROWS: Final = 40
+_MOST_VALUE: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """All that the page is made of. `plan`, `good_plan`: the objects of plan.json, of this run and of the last good one
+    in the same folder of runs; empty if there is none."""
+
+    verdict: Verdict
+    attempts: int | None
+    decision: str | None
+    folder: Path | None
+    parts: tuple[Journal, ...] = ()
+    logs: tuple[LastLines, ...] = ()
+    stacks: tuple[Stacks, ...] = ()
+    plan: Mapping[str, Any] | None = None
+    good_plan: Mapping[str, Any] | None = None
+    good_run: str = ""
+    facts: str = ""
+    """The comparison of the nodes, as `nodes/facts.txt` has it."""
+    advice_page: str = ""
+    """More on the cause, as `ddp-run rules` prints it."""
+    time_went: tuple[tuple[str, float], ...] = ()
+    """Where the time went: what, and how many rank-seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """`number`: in its file, from 1; None if it wasn't counted. `evidence`: the verdict quotes it."""
+
+    number: int | None
+    text: str
+    evidence: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LastLines:
+    """The last lines of a file. `open`: shown at once. `alike`: those of other ranks differ only in numbers."""
+
+    who: str
+    source: str
+    lines: tuple[LogLine, ...]
+    open: bool
+    alike: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """Ranks with one stack. `said`: what they do, in words."""
+
+    said: str
+    frames: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Ranks that stood at the same place when they were last seen."""
+
+    who: str
+    phase: str
+    steps: int
+    collectives: int
+    call: str
+    blamed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A name with one value or two, and where they come from."""
+
+    name: str
+    value: str
+    other: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The page's parts, from top to bottom; those that are empty are left out."""
+
+    title: str
+    outcome: str
+    block: str
+    markdown: str
+    facts: tuple[tuple[str, str], ...]
+    advice: tuple[str, ...]
+    advice_page: str
+    attempts: tuple[Attempt, ...]
+    failures: tuple[Failure, ...]
+    moment: tuple[float, str] | None
+    """When it happened, in seconds since the job's start, and what that is."""
+    charts: tuple[Chart, ...]
+    told: tuple[str, ...]
+    standing: tuple[Standing, ...]
+    stacks: tuple[Stacks, ...]
+    logs: tuple[LastLines, ...]
+    nodes: tuple[str, ...]
+    nodes_table: str
+    good_run: str
+    differences: tuple[Row, ...] | None
+    """From the last good run; None if there is none to compare with."""
+    options: tuple[Row, ...]
+    defaults: tuple[Row, ...]
+    environment: tuple[Row, ...]
+    agent: str
+    time_went: tuple[tuple[str, float], ...]
+
+
+def page_of(known: Known) -> Page:
+    """The page."""
+    verdict, parts, plan = known.verdict, known.parts, known.plan or {}
+    block = verdict_text.verdict_block(
+        verdict, folder=known.folder or Path(), attempts=known.attempts or 1, decision=known.decision
+    )
+    title = verdict_text.headline(verdict, known.attempts or 1)
+    line = verdict_file.verdict_line(verdict, attempts=known.attempts, folder=known.folder)
+    block = "\n".join((block or title, line))
+    shown = attempts(parts, verdict)
+    facts = tuple(_facts(known, parts, plan))
+    options = [*_settings(plan.get("options"))]
+    first = verdict.first_failure
+    stalls = [event for part in parts for event in part.events if isinstance(event, StallSeen)]
+    culprits = {rank for stall in stalls[-1:] for rank in stall.culprits}
+    slow = {e.rank for part in parts for e in part.events if isinstance(e, StragglerSeen)}
+    named = {*culprits, *slow, *(() if first is None or first.rank is None else (first.rank,))}
+    return Page(
+        title=title,
+        outcome=verdict.outcome or "unknown",
+        block=block,
+        markdown=_markdown(title, block, facts),
+        facts=facts,
+        advice=tuple(neutral(line) for text in verdict.advice for line in text.splitlines()),
+        advice_page=known.advice_page,
+        attempts=shown,
+        failures=failures(parts, verdict),
+        moment=_moment(verdict, parts, shown),
+        charts=charts(parts, named),
+        told=tuple(_told(parts)),
+        standing=tuple(_standing(parts, culprits)[:_MOST_ROWS]) if stalls or slow else (),
+        stacks=known.stacks[:_MOST_ROWS],
+        logs=known.logs,
+        nodes=tuple(_nodes(parts)),
+        nodes_table=known.facts,
+        good_run=known.good_run,
+        differences=tuple(_differences(plan, known.good_plan)) if plan and known.good_plan else None,
+        options=tuple(row for row in options if row.other != "default"),
+        defaults=tuple(row for row in options if row.other == "default"),
+        environment=tuple(_settings(plan.get("environment"))),
+        agent=" ".join(map(_shown, plan.get("agent") or ())),
+        time_went=known.time_went,
+    )
+
+
+def _moment(verdict: Verdict, parts: Sequence[Journal], shown: Sequence[Attempt]) -> tuple[float, str] | None:
+    since = [part.seconds(event.since) for part in parts for event in part.events if isinstance(event, StallSeen)]
+    if verdict.outcome == "hung" and since:
+        return since[-1], "no progress since"
+    views = shown[-1].views[:1] if shown else ()
+    marks = [mark.at for view in views for lane in view.lanes for mark in lane.marks if mark.first]
+    return (marks[0], part_of(verdict)) if marks else None
+
+
+def _markdown(title: str, block: str, facts: Sequence[tuple[str, str]]) -> str:
+    """For an issue. A fence longer than any in the text keeps the text in it."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", block)), default=0))
+    about = "".join(f"- {name}: {value}\n" for name, value in facts)
+    return f"### {title}\n\n{fence}text\n{block}\n{fence}\n\n{about}"
+
+
+def _facts(known: Known, parts: Sequence[Journal], plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    runs = [event for part in parts for event in part.events if isinstance(event, RunStarted)]
+    ranks = [event for part in parts for event in part.events if isinstance(event, RankStarted)]
+    for run in runs[:1]:
+        yield "run", run.run_id
+        end = max(part.seconds(part.events[-1].at) for part in parts)
+        yield "started", f"{iso(min(each.wall_ns for each in runs))[:19]} UTC, took {duration_in_words(end)}"
+        yield ("host" if len(runs) == 1 else "hosts"), ", ".join(dict.fromkeys(each.host for each in runs))
+        world = f"{ranks[-1].world_size}" if ranks else "none started"
+        yield "ranks", world + (f", on {run.nodes} nodes" if run.nodes > 1 else "")
+        yield "attempts", f"{known.attempts} of {run.max_retries + 1} allowed"
+    if plan:
+        yield "command", " ".join(map(_shown, plan.get("command") or ()))
+        versions = plan.get("versions")
+        if isinstance(versions, dict):
+            yield "versions", ", ".join(f"{name} {_shown(value)}" for name, value in versions.items())
+    if known.folder is not None:
+        yield "folder", str(known.folder)
+
+
+# --------------------------------------------------------------------------------- where the ranks stood
+
+
+def _told(parts: Sequence[Journal]) -> Iterator[str]:
+    """What ddp-run told of stalls and slow ranks, with the time."""
+    for part in parts:
+        lines = [(part.seconds(event.at), line) for event in part.events for _level, line in told(event)]
+        for at, line in lines[-_MOST_ROWS:]:
+            yield f"{at:9.1f} s  {neutral(line)}"
+
+
+def _standing(parts: Sequence[Journal], culprits: set[Rank]) -> list[Standing]:
+    """The ranks at the last look at them, the fewest first; empty if all stood at one place."""
+    found: dict[tuple[str, int, int, str, bool], list[int]] = {}
+    for part in parts:
+        made = attempts_made(part.events)
+        looks = of_attempt(part.events, made[-1]).of(ProgressSampled) if made else []
+        for look in looks[-1:]:
+            calls = look.calls or ("",) * len(look.ranks)
+            each = zip(look.ranks, look.phases, look.steps, look.collectives, calls, strict=True)
+            for rank, phase, steps, collectives, call in each:
+                found.setdefault((phase, steps, collectives, call, rank in culprits), []).append(rank)
+    if len(found) < 2:
+        return []
+    return [
+        Standing(named_ranks(ranks), neutral(phase), steps, collectives, neutral(call), blamed)
+        for (phase, steps, collectives, call, blamed), ranks in sorted(found.items(), key=lambda e: (len(e[1]), e[1]))
+    ]
+
+
+# ------------------------------------------------------------------------------------------- differences
+
+
+def _nodes(parts: Sequence[Journal]) -> Iterator[str]:
+    compared = [event for part in parts for event in part.events if isinstance(event, NodesCompared)]
+    for event in compared[-1:]:
+        yield from (f"often breaks jobs: {line}" for line in event.breaking)
+        yield from event.differing
+
+
+def _settings(given: object) -> Iterator[Row]:
+    for name, each in given.items() if isinstance(given, dict) else ():
+        if isinstance(each, dict):
+            now = f" -> {_shown(each['resolved'])}" if "resolved" in each else ""
+            yield Row(_shown(name), _shown(each.get("value")) + now, _shown(each.get("origin")))
+
+
+def _differences(plan: Mapping[str, Any], good: Mapping[str, Any]) -> Iterator[Row]:
+    """What this run's plan says differently from another's."""
+    mine, others = _compared(plan), _compared(good)
+    for name in dict.fromkeys((*mine, *others)):
+        if mine.get(name, "-") != others.get(name, "-"):
+            yield Row(name, mine.get(name, "-"), others.get(name, "-"))
+
+
+def _compared(plan: Mapping[str, Any]) -> dict[str, str]:
+    found = {"script": _shown(plan.get("script")), "arguments": _shown(plan.get("script_args"))}
+    node = plan.get("node")
+    for about in ("versions", "options", "environment"):
+        values = plan.get(about)
+        for name, each in values.items() if isinstance(values, dict) else ():
+            found[_shown(name)] = _shown(each.get("value") if isinstance(each, dict) else each)
+    facts = node.get("facts") if isinstance(node, dict) else None
+    return found | {_shown(name): _shown(each) for name, each in facts.items()} if isinstance(facts, dict) else found
+
+
+def _shown(value: object) -> str:
+    """A value of plan.json in one line."""
+    if value is None or value in ("", []):
+        return "-"
+    text = neutral(" ".join(map(str, value)) if isinstance(value, list) else str(value))
+    return text if len(text) <= _MOST_VALUE else f"{text[:_MOST_VALUE]}… ({len(text)} characters)"

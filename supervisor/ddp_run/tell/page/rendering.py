@@ -1,0 +1,40 @@
+"""The page as HTML: one file, whose own style and script are the only ones that its policy allows."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from importlib import resources
+
+from ddp_run import __version__
+from ddp_run.tell.page.page import Page
+from ddp_run.tell.page.series import HEIGHT, WIDTH
+from ddp_run.tell.page.timeline import KINDS, bars, ticks
+
+
+def rendered(page: Page, *, links: bool) -> str:
+    """The whole file. `links`: it will be in the run's folder, so paths in it can be links."""
+    import jinja2
+    from markupsafe import Markup
+
+    files = resources.files(__package__)
+    style, script, template = (
+        files.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js", "page.html.j2")
+    )
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.globals.update(bars=bars, ticks=ticks, KINDS=KINDS, WIDTH=WIDTH, HEIGHT=HEIGHT)
+    return environment.from_string(template).render(
+        page=page,
+        links=links,
+        version=__version__,
+        style=Markup(style),  # noqa: S704  # files of this package
+        script=Markup(script),  # noqa: S704
+        style_hash=_hash(style),
+        script_hash=_hash(script),
+    )
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

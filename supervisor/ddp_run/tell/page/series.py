@@ -1,0 +1,188 @@
+"""Figures over time as lines of a chart: steps, memory, GPUs, /dev/shm. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from ddp_run.record.events import Event, GpuSampled, MemorySampled, ProgressSampled
+from ddp_run.tell.page.timeline import Journal
+from ddp_run.values.words import rank_list, size_in_words
+
+Points = list[tuple[float, float]]
+Series = dict[tuple[str, int], Points]
+"""By node and rank, GPU or 0."""
+
+_MOST_LINES: Final = 8
+_MOST_POINTS: Final = 240
+_LEAST_POINTS: Final = 2
+WIDTH, HEIGHT = 1000, 100
+"""Of the coordinates of a chart's lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """`points`: as SVG has them. `last`: the last value in words."""
+
+    label: str
+    points: str
+    last: str
+    dash: int
+    """Lines differ by this too, not by colour alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """`band`: where all the lines lie that aren't drawn one by one."""
+
+    title: str
+    lines: tuple[Line, ...]
+    top: str
+    bottom: str
+    """The values at its upper and lower edge."""
+    end: float
+    """The time at its right edge, in seconds since the job's start."""
+    band: str = ""
+    band_label: str = ""
+
+
+def charts(parts: Sequence[Journal], named: Collection[int]) -> tuple[Chart, ...]:
+    """Those of which something was seen. `named`: ranks that are drawn one by one, however many there are."""
+    end = max((part.seconds(part.events[-1].at) for part in parts if part.events), default=0.0)
+    found = (
+        _chart("Optimizer steps of each rank", _steps(parts), _plain, named, end),
+        _chart("Seconds per optimizer step, mean between two looks", _step_times(_steps(parts)), _time, named, end),
+        _chart("Memory of each rank, with its child processes", _rank_memory(parts), _size, named, end),
+        _chart("Available memory of the host", _host(parts, "available"), _size, (), end, "host"),
+        _chart("Memory used in the cgroup", _host(parts, "cgroup_used"), _size, (), end, "cgroup"),
+        _chart("Free in /dev/shm", _host(parts, "shm_free"), _size, (), end, "free"),
+        _chart("GPU memory in use", _gpus(parts, "used"), _size, (), end, "GPU"),
+        _chart("Share of time in which a GPU ran a kernel", _gpus(parts, "busy"), _per_cent, (), end, "GPU"),
+    )
+    return tuple(chart for chart in found if chart is not None)
+
+
+def _of(parts: Sequence[Journal], kind: type[Event] | tuple[type[Event], ...]) -> Iterator[tuple[Journal, Event]]:
+    return ((part, event) for part in parts for event in part.events if isinstance(event, kind))
+
+
+def _steps(parts: Sequence[Journal]) -> Series:
+    found: Series = {}
+    for part, event in _of(parts, ProgressSampled):
+        if isinstance(event, ProgressSampled):
+            for rank, steps in zip(event.ranks, event.steps, strict=True):
+                found.setdefault((part.node, rank), []).append((part.seconds(event.at), steps))
+    return found if any(steps for points in found.values() for _, steps in points) else {}
+
+
+def _step_times(steps: Series) -> Series:
+    """Between two looks at which a rank's count had grown; a count that falls belongs to another attempt."""
+    found: Series = {}
+    for key, points in steps.items():
+        for (begin, before), (end, now) in pairwise(points):
+            if now > before and end > begin:
+                found.setdefault(key, []).append((end, (end - begin) / (now - before)))
+    return found
+
+
+def _rank_memory(parts: Sequence[Journal]) -> Series:
+    found: Series = {}
+    for part, event in _of(parts, MemorySampled):
+        if isinstance(event, MemorySampled):
+            for rank, own, children in zip(event.ranks, event.own, event.children, strict=True):
+                found.setdefault((part.node, rank), []).append((part.seconds(event.at), own + children))
+    return found
+
+
+def _host(parts: Sequence[Journal], name: str) -> Series:
+    found: Series = {}
+    for part, event in _of(parts, MemorySampled):
+        value = getattr(event, name)
+        if value is not None:
+            found.setdefault((part.node, 0), []).append((part.seconds(event.at), value))
+    return found
+
+
+def _gpus(parts: Sequence[Journal], name: str) -> Series:
+    found: Series = {}
+    for part, event in _of(parts, GpuSampled):
+        if isinstance(event, GpuSampled):
+            for gpu, value in zip(event.gpus, getattr(event, name), strict=True):
+                if value is not None:
+                    found.setdefault((part.node, gpu), []).append((part.seconds(event.at), value))
+    return found
+
+
+# ---------------------------------------------------------------------------------------------- drawing
+
+
+def _chart(
+    title: str,
+    series: Series,
+    words: Callable[[float], str],
+    named: Collection[int],
+    end: float,
+    what: str = "rank",
+) -> Chart | None:
+    if end <= 0 or max((len(points) for points in series.values()), default=0) < _LEAST_POINTS:
+        return None
+    top = max(value for points in series.values() for _, value in points) or 1.0
+    keys = sorted(series)
+    drawn: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    if len({str(series[key]) for key in keys}) > _MOST_LINES:
+        by_last = sorted(keys, key=lambda key: series[key][-1][1])
+        keys = [*(key for key in keys if key[1] in named), by_last[0], by_last[-1]][:_MOST_LINES]
+    for key in sorted({*keys}):
+        drawn.setdefault((key[0], _drawn(_thinned(series[key]), end, top)), []).append(key)
+    lines = tuple(
+        Line(_label(node, [number for _, number in same], what), points, words(series[same[0]][-1][1]), index % 4)
+        for index, ((node, points), same) in enumerate(drawn.items())
+    )
+    others = [key for key in series if key not in keys]
+    band = _band([series[key] for key in others], end, top) if others else ""
+    label = f"{what}s {rank_list({number for _, number in others})}" if others else ""
+    return Chart(title, lines, words(top), words(0), end, band, label)
+
+
+def _label(node: str, numbers: Sequence[int], what: str) -> str:
+    many = "s" if len(numbers) > 1 else ""
+    return ": ".join(filter(None, (node, f"{what}{many} {rank_list(numbers)}" if what in ("rank", "GPU") else what)))
+
+
+def _thinned(points: Points) -> Points:
+    """Evenly many, and always the last."""
+    every = -(-len(points) // _MOST_POINTS)
+    return [*points[:-1:every], points[-1]]
+
+
+def _drawn(points: Sequence[tuple[float, float]], end: float, top: float) -> str:
+    return " ".join(f"{WIDTH * at / end:.1f},{HEIGHT * (1 - value / top):.1f}" for at, value in points)
+
+
+def _band(series: Sequence[Points], end: float, top: float) -> str:
+    """The outline of the area between the least and the largest value."""
+    bins: dict[int, tuple[float, float]] = {}
+    for at, value in (point for points in series for point in points):
+        place = int(_MOST_POINTS * at / end)
+        low, high = bins.get(place, (value, value))
+        bins[place] = min(low, value), max(high, value)
+    times = [(end * (place + 0.5) / _MOST_POINTS, bins[place]) for place in sorted(bins)]
+    return _drawn([*((at, high) for at, (_, high) in times), *((at, low) for at, (low, _) in times[::-1])], end, top)
+
+
+def _size(value: float) -> str:
+    return size_in_words(int(value))
+
+
+def _plain(value: float) -> str:
+    return f"{value:.0f}"
+
+
+def _time(value: float) -> str:
+    return f"{value:.3g} s"
+
+
+def _per_cent(value: float) -> str:
+    return f"{value:.0f} %"
