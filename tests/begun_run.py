@@ -21,9 +21,9 @@ from ddp_run.supervise.run import Run
 
 
 @contextmanager
-def begun_run(log_dir: Path, loop: Loop) -> Iterator[Run]:
-    """A run in this process, whose keeper isn't started."""
-    options = parse(["train.py"], {}, torch_rows=torch_rows())
+def begun_run(log_dir: Path, loop: Loop, *words: str) -> Iterator[Run]:
+    """A run in this process with these options, whose keeper isn't started."""
+    options = parse([*words, "train.py"], {}, torch_rows=torch_rows())
     plan = make_plan(options, {}, python=sys.executable, master=None)
     folder = RunFolder.create(log_dir, datetime.now())
     journal = Journal(folder.events)

@@ -65,6 +65,7 @@ class LaunchOptions(TypedDict, total=False):
     on_end: str | None
     metrics: str | Path | None
     log_size_cap: int | str | None
+    report: Literal["off", "failed", "always"] | None
     log_format: Literal["console", "json"] | None
     control_port: int | None
     shutdown_timeout: int | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,12 +30,14 @@ def command(paths: tuple[str, ...], output: str | None, opened: bool, log_dir: s
     here. Secrets are removed, as from all that ddp-run writes; paths, host names and lines of logs are in it.
     """
     from ddp_run.commands.explain.answer import explain
+    from ddp_run.observe.recorded_stacks import said_and_frames
     from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record import file_names
     from ddp_run.record.runs_meant import NoRun, run_named, runs_meant
     from ddp_run.tell.page import files
     from ddp_run.tell.page.page import page_of
     from ddp_run.tell.page.rendering import rendered
+    from ddp_run.values.private_files import write_whole
 
     try:
         meant = runs_meant(paths or (str(run_named(None, runs_folder(log_dir))),), lambda: runs_folder(log_dir))
@@ -52,16 +53,21 @@ def command(paths: tuple[str, ...], output: str | None, opened: bool, log_dir: s
         attempts=answer.attempts,
         decision=answer.decision,
         parts=parts,
-        stacks=[each for folder, events in parts for each in _stacks(folder, events)],
+        stacks=[
+            each for folder, events in parts for each in said_and_frames(folder, files.last_starts(events).values())
+        ],
     )
     inside = alone and output is None
     text = rendered(page_of(known), links=inside)
     if output == _STDOUT:
-        sys.stdout.write(text)
+        click.echo(text.encode("utf-8", "backslashreplace"), nl=False)
         return 0
     home = answer.folder if alone and answer.folder is not None else Path()
     path = home / file_names.REPORT if output is None else Path(output)
-    files.write(path, text)
+    if path.exists() and not path.is_file():  # /dev/stdout, a pipe
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    else:
+        write_whole(path, text, durable=False)
     click.echo(f"ddp-run: wrote {path.resolve()}", err=True)
     if opened:
         import webbrowser
@@ -79,12 +85,3 @@ def _parts(paths: Sequence[str]) -> Iterator[tuple[Path, Sequence[Event]]]:
     for path in filter(is_run, paths):
         folder = Path(path).resolve()
         yield folder, journal.load(folder / file_names.EVENTS).events
-
-
-def _stacks(folder: Path, events: Sequence[Event]) -> Iterator[tuple[str, list[str]]]:
-    from ddp_run.observe.recorded_stacks import recorded, shown_frames
-    from ddp_run.tell.page.files import last_starts
-
-    for group in recorded(folder, last_starts(events).values())[1]:
-        if group.stack is not None:
-            yield group.said, [*shown_frames(group.stack)]

@@ -65,3 +65,10 @@ def shown_frames(stack: Stack) -> Iterator[str]:
     lines = [line for line in frames(stack) if not line.startswith(_IMPORTS)]
     left_out = len(lines) - sum(_SHOWN)
     yield from lines if left_out <= 1 else (*lines[: _SHOWN[0]], f"  … {left_out} more", *lines[-_SHOWN[1] :])
+
+
+def said_and_frames(folder: Path, starts: Iterable[RankStarted]) -> Iterator[tuple[str, list[str]]]:
+    """What ranks did in their last recorded stacks, in words, each with the frames to show."""
+    for group in recorded(folder, starts)[1]:
+        if group.stack is not None:
+            yield group.said, [*shown_frames(group.stack)]

@@ -136,6 +136,7 @@ class Options:
     nccl_debug = _Value("warn")
     preflight = _Value("auto")
     console = _Value("all")
+    report = _Value("failed")
     log_format = _Value("console")
     status = _Value(False)
     hang_timeout_s = _Value[float | None](None, "hang_timeout")

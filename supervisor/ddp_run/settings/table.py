@@ -176,6 +176,13 @@ OWN_ROWS: tuple[Row, ...] = (
         takes_value=False,
         default=False,
     ),
+    _own(
+        "report",
+        "Write report.html, a page about the run, into its folder at the end: after a run that did not succeed, always,"
+        " or never; ddp-run report writes it later.",
+        choices=("off", "failed", "always"),
+        default="failed",
+    ),
     _own("log-format", "Format of ddp-run's own messages on stderr.", choices=("console", "json"), default="console"),
     _own(
         "dry-run",

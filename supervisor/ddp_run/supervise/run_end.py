@@ -15,14 +15,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import final
 
 from ddp_run.judge import judging, retry
 from ddp_run.judge.bad_hosts import failure_of
 from ddp_run.judge.verdict import Verdict
-from ddp_run.record import host_failures
+from ddp_run.record import file_names, host_failures
 from ddp_run.record.attempt_events import ended_before_retry
-from ddp_run.record.events import Noted, RunEnded
+from ddp_run.record.events import Event, Noted, RunEnded
 from ddp_run.record.journal import now
 from ddp_run.record.run_folder import RunFolder
 from ddp_run.settings.options import Options, Setting, Source
@@ -32,9 +33,11 @@ from ddp_run.supervise.run import Run
 from ddp_run.tell.output import AT_THE_END_S, Patience
 from ddp_run.tell.selection import failed_lines
 from ddp_run.tell.teller import Teller
-from ddp_run.values import helper_process
+from ddp_run.values import helper_process, private_files
 
 _KEPT_WITHIN_S = 1.0
+_PAGE_S = 0.3
+"""How long the page may delay the end."""
 _TURN_S = 1.0
 _GRACE_S = 5.0
 """Between SIGTERM and SIGKILL for a hook when ddp-run is told to stop."""
@@ -66,6 +69,7 @@ def end(run: Run, outcome: Outcome, attempts: int) -> int:
     if run.journal.broken is not None:
         run.output.say(f"{run.folder.events} is incomplete: {run.journal.broken.strerror}", level="warning")
     told.show(verdict, reason, document)
+    write_page(run, verdict, attempts, f"not retried: {reason}")
     _run_hooks(run, verdict, attempts, patience)
     show_rest(run, patience)
     told.show_line(verdict)
@@ -118,6 +122,46 @@ def _run_hooks(run: Run, verdict: Verdict, attempts: int, patience: Patience) ->
     run.on_child_end = commands.reaped
     commands.run(hooks(options, verdict.outcome, run.environ))
     patience.add(time.monotonic() - began)
+
+
+def write_page(run: Run, verdict: Verdict, attempts: int, decision: str) -> None:
+    """Write the run's page, before the user's commands, which may want it. With several nodes, node 0 does.
+
+    A fork makes it: it knows all events, so nothing is read again, and libraries that only this needs aren't loaded
+    here. If it takes too long it is ended, and no page is left; `ddp-run report` makes it then.
+    """
+    wanted = run.plan.options.report
+    if wanted == "off" or (wanted == "failed" and verdict.outcome == "succeeded"):
+        return
+    if run.nodes is not None and run.nodes.where() is not None:
+        return
+    path, folder, events = run.folder.path / file_names.REPORT, run.folder.path, tuple(run.journal.events)
+    try:
+        writer = helper_process.fork(lambda _fd: page_file(path, verdict, attempts, decision, folder, events), _PAGE_S)
+    except OSError:
+        return
+    writer.reaped = helper_process.reap(writer.pid, _PAGE_S)
+    writer.end()
+    if not writer.reaped:
+        try:
+            private_files.unfinished(path).unlink(missing_ok=True)
+        except OSError:
+            pass
+
+
+def page_file(
+    path: Path, verdict: Verdict, attempts: int, decision: str, folder: Path, events: tuple[Event, ...]
+) -> None:
+    """Write the page of a run from what is known of it."""
+    from ddp_run.observe.recorded_stacks import said_and_frames
+    from ddp_run.tell.page import files
+    from ddp_run.tell.page.page import page_of
+    from ddp_run.tell.page.rendering import rendered
+
+    stacks = said_and_frames(folder, files.last_starts(events).values())
+    parts = ((folder, events),)
+    known = files.known(verdict, attempts=attempts, decision=decision, parts=parts, stacks=[*stacks])
+    private_files.write_whole(path, rendered(page_of(known), links=True), durable=False)
 
 
 def keep_against_host(verdict: Verdict, run_id: str, environ: Mapping[str, str]) -> None:

@@ -6,7 +6,6 @@ Unknown values are null.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -17,7 +16,7 @@ from ddp_run.judge.verdict import ANSWER, FirstFailure, Verdict
 from ddp_run.record import file_names
 from ddp_run.record.events import MonotonicNs
 from ddp_run.values.lines import neutral_text
-from ddp_run.values.private_files import open_private
+from ddp_run.values.private_files import write_whole
 from ddp_run.values.redaction import redact
 
 if TYPE_CHECKING:
@@ -113,18 +112,7 @@ def refusal(problems: Sequence[Problem]) -> dict[str, Any]:
 
 def write(path: Path, content: dict[str, Any]) -> None:
     """Write the whole file or nothing. Raises OSError (a full disk, a read-only folder)."""
-    unfinished = path.with_name(path.name + ".tmp")
-    try:
-        opened = open_private(unfinished, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK)
-        with open(opened, "w", encoding="utf-8", errors="backslashreplace") as file:
-            json.dump(content, file, indent=2, ensure_ascii=False)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
+    write_whole(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n", durable=True)
 
 
 def verdict_line(verdict: Verdict, *, attempts: int | None, folder: Path | None) -> str:

@@ -25,6 +25,30 @@ def open_file(path: Path) -> BinaryIO:
     return open(opened, "rb")
 
 
+def write_whole(path: Path, text: str, *, durable: bool) -> None:
+    """Write the whole file or nothing, for its owner only. `durable`: it survives a crash of the host.
+
+    Raises OSError (a full disk, a read-only folder).
+    """
+    part = unfinished(path)
+    try:
+        opened = open_private(part, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK)
+        with open(opened, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def unfinished(path: Path) -> Path:
+    """Where such a file is until it is whole."""
+    return path.with_name(f"{path.name}.tmp")
+
+
 def make_folders(folder: Path, mode: int = 0o775) -> None:
     """Make a folder with this mode, less the umask, and the missing ones above it. Raises OSError.
 

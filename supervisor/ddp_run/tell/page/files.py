@@ -1,9 +1,8 @@
-"""Reads for the page what only a run's files have, and writes the page. A file that can't be read is left out."""
+"""Reads for the page what only a run's files have. A file that can't be read is left out."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,14 +22,14 @@ from ddp_run.tell.page.page import Known, LastLines, LogLine, Stacks
 from ddp_run.tell.page.timeline import Journal, journals
 from ddp_run.tell.quotation import cut
 from ddp_run.values.lines import neutral, neutral_text
-from ddp_run.values.private_files import open_private
 from ddp_run.values.redaction import redact_lines
 from ddp_run.values.words import named_ranks
 
 _FILE_BYTES: Final = 1 << 20
 _NAMED_BYTES: Final = 256 << 10
-_TAIL_BYTES: Final = 8 << 10
+_TAIL_BYTES: Final = 2 << 10
 _LINES: Final = 30
+_OTHERS_LINES: Final = 12
 _MOST_LINES: Final = 120
 _BEFORE_EVIDENCE: Final = 3
 _LONGEST: Final = 400
@@ -79,23 +78,6 @@ def last_starts(events: Sequence[Event]) -> dict[int, RankStarted]:
     """The last start of each rank in the last attempt."""
     made = attempts_made(events)
     return {event.rank: event for event in of_attempt(events, made[-1]).of(RankStarted)} if made else {}
-
-
-def write(path: Path, text: str) -> None:
-    """Write the whole file or nothing. Raises OSError."""
-    unfinished = unfinished_name(path)
-    try:
-        with open(open_private(unfinished, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8") as file:
-            file.write(text)
-        unfinished.replace(path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
-
-
-def unfinished_name(path: Path) -> Path:
-    """Where the file is until it is whole."""
-    return path.with_name(path.name + ".tmp")
 
 
 def _text(folder: Path, name: str) -> str:
@@ -177,24 +159,26 @@ def _of_ranks(verdict: Verdict, folder: Path, part: Journal) -> Iterator[_Log]:
         for name in file_names.OF_A_STREAM.values():
             source = f"{start.folder}/{name}"
             weight = 2 * (source in quoted) + (rank == first or rank in culprits)
-            lines = _last_lines(verdict, folder, source, links, _NAMED_BYTES if weight else _TAIL_BYTES)
+            lines = _last_lines(verdict, folder, source, links, matters=weight > 0)
             yield _Log(part.node, rank, name, source, weight, lines)
 
 
 def _of_other_nodes(verdict: Verdict, folder: Path) -> Iterator[_Log]:
     for path in sorted(folder.glob(f"{file_names.NODES}/node_*/{file_names.STDERR_END}"))[:_MOST_LOGS]:
         source = str(path.relative_to(folder))
-        lines = _last_lines(verdict, folder, source, frozenset(), _NAMED_BYTES)
+        lines = _last_lines(verdict, folder, source, frozenset(), matters=True)
         yield _Log(neutral(path.parent.name), None, "end of the named rank's stderr", source, 1, lines)
 
 
-def _last_lines(verdict: Verdict, folder: Path, source: str, links: frozenset[str], limit: int) -> tuple[LogLine, ...]:
+def _last_lines(
+    verdict: Verdict, folder: Path, source: str, links: frozenset[str], *, matters: bool
+) -> tuple[LogLine, ...]:
     """The last lines, and those since the first that the verdict quotes; none if the file is empty or not readable."""
-    log = read_tail(folder, source, limit, links)
+    log = read_tail(folder, source, _NAMED_BYTES if matters else _TAIL_BYTES, links)
     places = {(quote.source, quote.line) for quote in verdict.evidence if quote.line is not None}
     texts = {quote.text for quote in verdict.evidence} if source.startswith(file_names.NODES) else set()
     evidence = [(source, log.number(index)) in places or text in texts for index, text in enumerate(log.lines)]
-    begin = max(0, len(log.lines) - _LINES)
+    begin = max(0, len(log.lines) - (_LINES if matters else _OTHERS_LINES))
     if True in evidence:
         begin = min(begin, max(0, evidence.index(True) - _BEFORE_EVIDENCE))
     lines = tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,7 +146,7 @@ def page_of(known: Known) -> Page:
     line = verdict_file.verdict_line(verdict, attempts=known.attempts, folder=known.folder)
     block = "\n".join((block or title, line))
     shown = attempts(parts, verdict)
-    facts = tuple(_facts(known, parts, plan))
+    facts = tuple((name, neutral(value)) for name, value in _facts(known, parts, plan))
     options = [*_settings(plan.get("options"))]
     first = verdict.first_failure
     stalls = [event for part in parts for event in part.events if isinstance(event, StallSeen)]
@@ -175,7 +176,7 @@ def page_of(known: Known) -> Page:
         options=tuple(row for row in options if row.other != "default"),
         defaults=tuple(row for row in options if row.other == "default"),
         environment=tuple(_settings(plan.get("environment"))),
-        agent=" ".join(map(_shown, plan.get("agent") or ())),
+        agent=_words(plan.get("agent")),
         time_went=known.time_went,
     )
 
@@ -208,7 +209,7 @@ def _facts(known: Known, parts: Sequence[Journal], plan: Mapping[str, Any]) -> I
         yield "ranks", world + (f", on {run.nodes} nodes" if run.nodes > 1 else "")
         yield "attempts", f"{known.attempts} of {run.max_retries + 1} allowed"
     if plan:
-        yield "command", " ".join(map(_shown, plan.get("command") or ()))
+        yield "command", _words(plan.get("command"))
         versions = plan.get("versions")
         if isinstance(versions, dict):
             yield "versions", ", ".join(f"{name} {_shown(value)}" for name, value in versions.items())
@@ -280,6 +281,11 @@ def _compared(plan: Mapping[str, Any]) -> dict[str, str]:
             found[_shown(name)] = _shown(each.get("value") if isinstance(each, dict) else each)
     facts = node.get("facts") if isinstance(node, dict) else None
     return found | {_shown(name): _shown(each) for name, each in facts.items()} if isinstance(facts, dict) else found
+
+
+def _words(value: object) -> str:
+    """A command line of plan.json, however long; empty if there is none."""
+    return shlex.join(neutral(str(word)) for word in value) if isinstance(value, list) else ""
 
 
 def _shown(value: object) -> str:

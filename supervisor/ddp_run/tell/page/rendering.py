@@ -22,7 +22,11 @@ def rendered(page: Page, *, links: bool) -> str:
         files.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js", "page.html.j2")
     )
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     environment.globals.update(bars=bars, ticks=ticks, KINDS=KINDS, WIDTH=WIDTH, HEIGHT=HEIGHT)
     return environment.from_string(template).render(

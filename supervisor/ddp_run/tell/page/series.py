@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -11,8 +11,8 @@ from ddp_run.record.events import Event, GpuSampled, MemorySampled, ProgressSamp
 from ddp_run.tell.page.timeline import Journal
 from ddp_run.values.words import rank_list, size_in_words
 
-Points = list[tuple[float, float]]
-Series = dict[tuple[str, int], Points]
+Points = Sequence[tuple[float, float]]
+Series = dict[tuple[str, int], list[tuple[float, float]]]
 """By node and rank, GPU or 0."""
 
 _MOST_LINES: Final = 8
@@ -48,18 +48,18 @@ class Chart:
     band_label: str = ""
 
 
-def charts(parts: Sequence[Journal], named: Collection[int]) -> tuple[Chart, ...]:
+def charts(parts: Sequence[Journal], named: Set[int]) -> tuple[Chart, ...]:
     """Those of which something was seen. `named`: ranks that are drawn one by one, however many there are."""
     end = max((part.seconds(part.events[-1].at) for part in parts if part.events), default=0.0)
     found = (
         _chart("Optimizer steps of each rank", _steps(parts), _plain, named, end),
         _chart("Seconds per optimizer step, mean between two looks", _step_times(_steps(parts)), _time, named, end),
         _chart("Memory of each rank, with its child processes", _rank_memory(parts), _size, named, end),
-        _chart("Available memory of the host", _host(parts, "available"), _size, (), end, "host"),
-        _chart("Memory used in the cgroup", _host(parts, "cgroup_used"), _size, (), end, "cgroup"),
-        _chart("Free in /dev/shm", _host(parts, "shm_free"), _size, (), end, "free"),
-        _chart("GPU memory in use", _gpus(parts, "used"), _size, (), end, "GPU"),
-        _chart("Share of time in which a GPU ran a kernel", _gpus(parts, "busy"), _per_cent, (), end, "GPU"),
+        _chart("Available memory of the host", _host(parts, "available"), _size, set(), end, "host"),
+        _chart("Memory used in the cgroup", _host(parts, "cgroup_used"), _size, set(), end, "cgroup"),
+        _chart("Free in /dev/shm", _host(parts, "shm_free"), _size, set(), end, "free"),
+        _chart("GPU memory in use", _gpus(parts, "used"), _size, set(), end, "GPU"),
+        _chart("Share of time in which a GPU ran a kernel", _gpus(parts, "busy"), _per_cent, set(), end, "GPU"),
     )
     return tuple(chart for chart in found if chart is not None)
 
@@ -122,27 +122,31 @@ def _chart(
     title: str,
     series: Series,
     words: Callable[[float], str],
-    named: Collection[int],
+    named: Set[int],
     end: float,
     what: str = "rank",
 ) -> Chart | None:
     if end <= 0 or max((len(points) for points in series.values()), default=0) < _LEAST_POINTS:
         return None
     top = max(value for points in series.values() for _, value in points) or 1.0
-    keys = sorted(series)
-    drawn: dict[tuple[str, str], list[tuple[str, int]]] = {}
-    if len({str(series[key]) for key in keys}) > _MOST_LINES:
-        by_last = sorted(keys, key=lambda key: series[key][-1][1])
-        keys = [*(key for key in keys if key[1] in named), by_last[0], by_last[-1]][:_MOST_LINES]
-    for key in sorted({*keys}):
-        drawn.setdefault((key[0], _drawn(_thinned(series[key]), end, top)), []).append(key)
+    equal: dict[tuple[str, tuple[tuple[float, float], ...]], list[int]] = {}
+    for (node, number), points in sorted(series.items()):
+        equal.setdefault((node, tuple(points)), []).append(number)
+    by_last = sorted(equal, key=lambda key: key[1][-1][1])
+    apart = [key for key in equal if not named.isdisjoint(equal[key])]
+    chosen = {*(by_last if len(by_last) <= _MOST_LINES else (apart + by_last[:1] + by_last[-1:])[:_MOST_LINES])}
     lines = tuple(
-        Line(_label(node, [number for _, number in same], what), points, words(series[same[0]][-1][1]), index % 4)
-        for index, ((node, points), same) in enumerate(drawn.items())
+        Line(
+            _label(key[0], equal[key], what),
+            _drawn(_thinned(key[1]), end, top),
+            words(key[1][-1][1]),
+            index % 4,
+        )
+        for index, key in enumerate(key for key in equal if key in chosen)
     )
-    others = [key for key in series if key not in keys]
-    band = _band([series[key] for key in others], end, top) if others else ""
-    label = f"{what}s {rank_list({number for _, number in others})}" if others else ""
+    others = [key for key in equal if key not in chosen]
+    band = _band([points for _, points in others], end, top) if others else ""
+    label = f"{what}s {rank_list({number for key in others for number in equal[key]})}" if others else ""
     return Chart(title, lines, words(top), words(0), end, band, label)
 
 

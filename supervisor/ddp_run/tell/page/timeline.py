@@ -220,7 +220,9 @@ def _attempt(parts: Sequence[Journal], number: int, verdict: Verdict, last: bool
     name = f"Attempt {number + 1}"
     views = [_view(f"{name}, from its start to its end", lanes, begin, end)] if lanes else []
     failed = [mark.at for lane in lanes for mark in lane.marks]
-    if failed and not (last and verdict.outcome in ("hung", "interrupted")):  # ended from outside, all at once
+    if max(failed, default=0.0) > min(failed, default=0.0) and not (
+        last and verdict.outcome in ("hung", "interrupted")
+    ):  # ended from outside, all at once
         around = max(0.2, 0.5 * (max(failed) - min(failed)))
         near = max(begin, min(failed) - around), min(end, max(failed) + around)
         if near[1] - near[0] < _SHORT * (end - begin):
