@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from ddp_run.judge.of_nodes import NodeReport, reported
+from ddp_run.judge.verdict import FirstFailure, Verdict
 from ddp_run.record.events import (
     AgentStarted,
     AttemptEnded,
@@ -14,6 +16,7 @@ from ddp_run.record.events import (
     Event,
     ExceptionInfo,
     GpuSampled,
+    HangTimedOut,
     LocalRank,
     MemorySampled,
     MonotonicNs,
@@ -97,6 +100,12 @@ def _events(folder: Path, ranks: int, end: End, attempts: int, nodes: int, node:
             follows,
             "of the test's choice",
         )
+    if nodes > 1 and not node:
+        lost = FirstFailure(Rank(ranks), exit_code=1, node_rank=1, host="node1", at=MonotonicNs(at + _LENGTH))
+        report = NodeReport(
+            1, "node1", "/there", Verdict("failed", 1, "peer-died", first_failure=lost), error_ns=800_000
+        )
+        yield reported(MonotonicNs(at + _LENGTH), report)
     yield RunEnded(MonotonicNs(at + _LENGTH), 0 if end == "success" else 1)
 
 
@@ -124,8 +133,16 @@ def _of_attempt(folder: Path, attempt: int, at: int, first: int, ranks: int, wor
         others = tuple(rank for rank in every if rank != culprit)
         said = "rank 1 has not entered all_reduce, the others wait for it"
         yield StallSeen(
-            MonotonicNs(last), "hang", True, said, (culprit,), others, MonotonicNs(last - 600 * _S), ("rank 1: sleeps",)
+            MonotonicNs(last - 580 * _S),
+            "hang",
+            True,
+            said,
+            (culprit,),
+            others,
+            MonotonicNs(last - 600 * _S),
+            ("rank 1: sleeps",),
         )
+        yield HangTimedOut(MonotonicNs(last), 600.0)
     for rank in every:
         yield from _end_of(rank, culprit, last, end)
 

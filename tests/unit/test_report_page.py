@@ -33,10 +33,12 @@ from ddp_run.record.events import (
 )
 from ddp_run.supervise.run_end import page_file
 from ddp_run.tell.page import files
+from ddp_run.tell.page.drawing import ticks
+from ddp_run.tell.page.failure_order import failures
 from ddp_run.tell.page.page import Known, page_of
 from ddp_run.tell.page.rendering import rendered
 from ddp_run.tell.page.series import HEIGHT, WIDTH, charts
-from ddp_run.tell.page.timeline import Span, attempts, failures, journals, ticks
+from ddp_run.tell.page.timeline import Span, attempts, journals
 
 _S = 1_000_000_000
 VOID = {"meta", "link", "br", "img", "input", "hr"}

@@ -19,11 +19,10 @@ from ddp_run.record.recorded_runs import NAME, recorded_run
 from ddp_run.record.run_folder import open_run_file
 from ddp_run.tell import catalogue_text
 from ddp_run.tell.page.page import Known, LastLines, LogLine, Stacks
-from ddp_run.tell.page.timeline import Journal, journals
+from ddp_run.tell.page.timeline import Journal, journals, some_ranks
 from ddp_run.tell.quotation import cut
 from ddp_run.values.lines import neutral, neutral_text
 from ddp_run.values.redaction import redact_lines
-from ddp_run.values.words import named_ranks
 
 _FILE_BYTES: Final = 1 << 20
 _NAMED_BYTES: Final = 256 << 10
@@ -142,7 +141,7 @@ def _logs(verdict: Verdict, parts: Sequence[tuple[Path, Journal]]) -> Iterator[L
     for place, logs in enumerate(order[:_MOST_LOGS]):
         log = logs[0]
         ranks = [each.rank for each in logs if each.rank is not None]
-        who = ": ".join(filter(None, (log.node, named_ranks(ranks) if ranks else "")))
+        who = ": ".join(filter(None, (log.node, some_ranks(ranks) if ranks else "")))
         texts = redact_lines([line.text for line in log.lines])
         lines = tuple(replace(line, text=cut(each, _LONGEST)) for line, each in zip(log.lines, texts, strict=True))
         opened = place < _MOST_OPEN and log.weight > 0

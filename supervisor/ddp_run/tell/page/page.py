@@ -22,11 +22,12 @@ from ddp_run.record.events import (
 )
 from ddp_run.record.journal import iso
 from ddp_run.tell import verdict_file, verdict_text
+from ddp_run.tell.page.failure_order import Failure, failures, part_of
 from ddp_run.tell.page.series import Chart, charts
-from ddp_run.tell.page.timeline import Attempt, Failure, Journal, attempts, failures, part_of
+from ddp_run.tell.page.timeline import Attempt, Journal, attempts, some_ranks
 from ddp_run.tell.told import told
 from ddp_run.values.lines import neutral
-from ddp_run.values.words import duration_in_words, named_ranks
+from ddp_run.values.words import duration_in_words
 
 _MOST_ROWS: Final = 40
 _MOST_VALUE: Final = 300
@@ -207,7 +208,8 @@ def _facts(known: Known, parts: Sequence[Journal], plan: Mapping[str, Any]) -> I
         yield ("host" if len(runs) == 1 else "hosts"), ", ".join(dict.fromkeys(each.host for each in runs))
         world = f"{ranks[-1].world_size}" if ranks else "none started"
         yield "ranks", world + (f", on {run.nodes} nodes" if run.nodes > 1 else "")
-        yield "attempts", f"{known.attempts} of {run.max_retries + 1} allowed"
+        made = max(len(attempts_made(part.events)) for part in parts)
+        yield "attempts", f"{made if known.attempts is None else known.attempts} of {run.max_retries + 1} allowed"
     if plan:
         yield "command", _words(plan.get("command"))
         versions = plan.get("versions")
@@ -225,7 +227,7 @@ def _told(parts: Sequence[Journal]) -> Iterator[str]:
     for part in parts:
         lines = [(part.seconds(event.at), line) for event in part.events for _level, line in told(event)]
         for at, line in lines[-_MOST_ROWS:]:
-            yield f"{at:9.1f} s  {neutral(line)}"
+            yield f"{at:9.1f} s  {part.node + ': ' if part.node else ''}{neutral(line)}"
 
 
 def _standing(parts: Sequence[Journal], culprits: set[Rank]) -> list[Standing]:
@@ -242,7 +244,7 @@ def _standing(parts: Sequence[Journal], culprits: set[Rank]) -> list[Standing]:
     if len(found) < 2:
         return []
     return [
-        Standing(named_ranks(ranks), neutral(phase), steps, collectives, neutral(call), blamed)
+        Standing(some_ranks(ranks), neutral(phase), steps, collectives, neutral(call), blamed)
         for (phase, steps, collectives, call, blamed), ranks in sorted(found.items(), key=lambda e: (len(e[1]), e[1]))
     ]
 

@@ -7,9 +7,10 @@ import hashlib
 from importlib import resources
 
 from ddp_run import __version__
+from ddp_run.tell.page.drawing import bars, ticks
 from ddp_run.tell.page.page import Page
 from ddp_run.tell.page.series import HEIGHT, WIDTH
-from ddp_run.tell.page.timeline import KINDS, bars, ticks
+from ddp_run.tell.page.timeline import KINDS
 
 
 def rendered(page: Page, *, links: bool) -> str:

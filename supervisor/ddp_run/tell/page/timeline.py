@@ -1,22 +1,18 @@
-"""What each rank did when, attempt by attempt, and the order in which ranks failed. Pure."""
+"""What each rank did when, attempt by attempt. Pure."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, final
 
-from ddp_run.judge.of_nodes import report_of
 from ddp_run.judge.verdict import Verdict
-from ddp_run.record.attempt_events import attempts_made, last_restart, of_attempt
+from ddp_run.record.attempt_events import attempts_made, of_attempt
 from ddp_run.record.events import (
     AttemptEnded,
     AttemptStarted,
     Event,
-    ExceptionInfo,
     Next,
-    NodeReported,
     Rank,
     RankExited,
     RankFailed,
@@ -47,17 +43,13 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
 """What a rank can be seen doing: a letter, and words. The last two are drawn over the others."""
 _MOST_LANES: Final = 40
 _MOST_ATTEMPTS: Final = 8
-_MOST_ROWS: Final = 60
+_LONGEST: Final = 48
+"""Characters of a list of ranks."""
 _ALIKE: Final = 100
 """Ranks are alike if their times differ by less than this part of an attempt."""
 _SHORT: Final = 0.1
 """If all failures are within this part of an attempt, they are also shown enlarged."""
 _SECOND: Final = 1e9
-_ROOM: Final = 2.0
-"""Per cent of a window that a letter needs."""
-_TICKS: Final = (5, 20, 80)
-_MINUTES: Final = 600.0
-"""Times of longer windows are shown as hours, minutes and seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +103,7 @@ class Lane:
     @property
     def label(self) -> str:
         """`node 1: ranks 8-15`."""
-        return (f"{self.node}: " if self.node else "") + named_ranks(self.ranks)
+        return (f"{self.node}: " if self.node else "") + some_ranks(self.ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,29 +128,14 @@ class Attempt:
     views: tuple[View, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """How one rank failed. `rank`: None for one of another node."""
-
-    at: float
-    rank: int | None
-    who: str
-    what: str
-    role: str
-    sure: str
-    first: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Ranks that failed one after another in the same way; `after_s`: the first and last, since the first of all."""
-
-    who: str
-    after_s: tuple[float, float]
-    what: str
-    role: str
-    sure: str
-    first: bool = False
+def some_ranks(ranks: Sequence[int]) -> str:
+    """`ranks 0,2,5-7`; of a list that would be too long, how many they are and the first."""
+    text = named_ranks(ranks)
+    return (
+        text
+        if len(text) <= _LONGEST
+        else f"{len(ranks)} ranks: {text.partition(' ')[2][:_LONGEST].rpartition(',')[0]},…"
+    )
 
 
 def journals(parts: Iterable[Sequence[Event]]) -> tuple[Journal, ...]:
@@ -334,133 +311,3 @@ def _all_marks(group: Sequence[Lane]) -> tuple[Mark, ...]:
     """The marks of a lane; of several, the first and the last."""
     marks = sorted((mark for lane in group for mark in lane.marks), key=lambda mark: mark.at)
     return tuple(marks if len(marks) <= 2 else (marks[0], marks[-1]))
-
-
-# ------------------------------------------------------------------------------------ order of failures
-
-
-def failures(parts: Sequence[Journal], verdict: Verdict) -> tuple[Failure, ...]:
-    """How ranks failed in the last attempt, by time; on node 0 also when other nodes' ranks began to."""
-    found = sorted(
-        (each for part in parts for each in _ends(part, verdict, alone=len(parts) == 1)), key=lambda end: end.at
-    )
-    rows: list[Failure] = []
-    ranks: list[int] = []
-    for end in found:
-        after = end.at - found[0].at
-        row = Failure(end.who, (after, after), end.what, end.role, end.sure, end.first)
-        if ranks and end.rank is not None and not row.first and not rows[-1].first and _same(rows[-1], row):
-            ranks.append(end.rank)
-            rows[-1] = replace(rows[-1], who=named_ranks(ranks), after_s=(rows[-1].after_s[0], after))
-        else:
-            rows.append(row)
-            ranks = [] if end.rank is None else [end.rank]
-    return tuple(rows[:_MOST_ROWS])
-
-
-def _same(one: Failure, other: Failure) -> bool:
-    return (one.what, one.role, one.sure) == (other.what, other.role, other.sure)
-
-
-def _ends(part: Journal, verdict: Verdict, *, alone: bool) -> Iterator[_End]:
-    made = attempts_made(part.events)
-    events = of_attempt(part.events, made[-1]).events if made else ()
-    last = last_restart(events)
-    named = verdict.first_failure.rank if verdict.first_failure is not None else None
-    reasons = {each.rank: each.reason for each in verdict.collateral}
-    seen: set[Rank] = set()
-    for event in sorted((e for e in events if isinstance(e, RankFailed | RankExited)), key=lambda e: e.at):
-        if event.restart != last or event.rank in seen or not event.code:
-            continue
-        seen.add(event.rank)
-        what, sure = in_words(event.code), "milliseconds late: the kernel's report of its end"
-        if isinstance(event, RankFailed):
-            what, sure = _raised(event.exception) or what, "exact: stamped inside the rank"
-        first = event.rank == named
-        role = part_of(verdict) if first else neutral(reasons.get(event.rank, ""))
-        yield _End(part.seconds(event.at), event.rank, f"rank {event.rank}", what, role, sure, first)
-    for told in (e for e in events if isinstance(e, NodeReported) and alone):
-        yield from _reported(part, told, verdict, named)
-
-
-def _reported(part: Journal, event: NodeReported, verdict: Verdict, named: Rank | None) -> Iterator[_End]:
-    """The first failure of another node's ranks, as that node said."""
-    try:
-        report = report_of(event)
-    except (ValueError, RecursionError):
-        return
-    failed = report.verdict.first_failure if report.verdict is not None else None
-    if failed is None or failed.at is None:
-        return
-    node = neutral(node_name(event.node_rank, event.host))
-    who = node if failed.rank is None else f"rank {failed.rank} on {node}"
-    what = _raised(failed.exception) or ("" if failed.exit_code is None else in_words(failed.exit_code))
-    sure = f"stamped on that node; the clocks agree to ± {event.error_ns / 1e6:.1f} ms"
-    first = failed.rank is not None and failed.rank == named
-    role = part_of(verdict) if first else "failed on that node first"
-    yield _End(part.seconds(failed.at - event.offset_ns), None, who, what, role, sure, first)
-
-
-def _raised(exception: ExceptionInfo | None) -> str:
-    return "" if exception is None else neutral(f"{exception.type}{exception.where}")
-
-
-def part_of(verdict: Verdict) -> str:
-    """What the rank has to do with the end that the verdict names."""
-    return "first failure" if verdict.outcome == "failed" else "named by the verdict"
-
-
-# ------------------------------------------------------------------------------------------- drawing
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A span within a window: place and width in per cent of it. `letter`: empty if there is no room for it."""
-
-    x: float
-    width: float
-    row: int
-    kind: str
-    letter: str
-    said: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """A time on the axis. `level`: 0 is always shown, 1 and 2 when there is room for more."""
-
-    x: float
-    label: str
-    level: int
-
-
-def bars(view: View) -> Iterator[Bar]:
-    """The spans of its lanes; waiting and stalls come last."""
-    length = max(view.end - view.begin, 1e-9)
-    rows = [(row, lane, span) for row, lane in enumerate(view.lanes) for span in lane.spans]
-    rows += [(row, lane, span) for row, lane in enumerate(view.lanes) for span in lane.over]
-    for row, lane, span in rows:
-        width = 100 * (span.end - span.begin) / length
-        letter = KINDS[span.kind][0] if width > _ROOM else ""
-        yield Bar(100 * (span.begin - view.begin) / length, width, row, span.kind, letter, f"{lane.label}: {span.said}")
-
-
-def ticks(begin: float, end: float, origin: float = 0.0) -> list[Tick]:
-    """Round times between two, as seconds since `origin`, for three widths of the axis."""
-    length = max(end - begin, 1e-9)
-    found: dict[float, Tick] = {}
-    for level, most in enumerate(_TICKS):
-        rough = length / most
-        power = 10 ** math.floor(math.log10(rough))
-        step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))
-        digits = max(0, -math.floor(math.log10(step) + 1e-9))
-        for count in range(math.ceil((begin - origin) / step - 1e-9), math.floor((end - origin) / step + 1e-9) + 1):
-            at = round(count * step, digits)
-            label = f"{at:+.{digits}f} s" if origin else f"{at:.{digits}f} s" if length < _MINUTES else _clock(at)
-            found.setdefault(at, Tick(100 * (at + origin - begin) / length, label, level))
-    return [found[at] for at in sorted(found)]
-
-
-def _clock(seconds: float) -> str:
-    hours, rest = divmod(round(seconds), 3600)
-    return f"{hours}:{rest // 60:02}:{rest % 60:02}"

@@ -1,0 +1,114 @@
+"""The order in which ranks failed, the times between, and how sure they are. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ddp_run.judge.of_nodes import report_of
+from ddp_run.judge.verdict import Verdict
+from ddp_run.record.attempt_events import attempts_made, last_restart, of_attempt
+from ddp_run.record.events import ExceptionInfo, NodeReported, Rank, RankExited, RankFailed
+from ddp_run.tell.page.timeline import Journal, some_ranks
+from ddp_run.values.lines import neutral
+from ddp_run.values.signals import in_words
+from ddp_run.values.words import node_name
+
+_MOST_ROWS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How one rank failed. `rank`: None for one of another node."""
+
+    at: float
+    rank: int | None
+    who: str
+    what: str
+    role: str
+    sure: str
+    first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Ranks that failed one after another in the same way; `after_s`: the first and last, since the first of all."""
+
+    who: str
+    after_s: tuple[float, float]
+    what: str
+    role: str
+    sure: str
+    first: bool = False
+
+
+def failures(parts: Sequence[Journal], verdict: Verdict) -> tuple[Failure, ...]:
+    """How ranks failed in the last attempt, by time; on node 0 also when other nodes' ranks began to."""
+    found = sorted(
+        (each for part in parts for each in _ends(part, verdict, alone=len(parts) == 1)), key=lambda end: end.at
+    )
+    rows: list[Failure] = []
+    ranks: list[int] = []
+    for end in found:
+        after = end.at - found[0].at
+        row = Failure(end.who, (after, after), end.what, end.role, end.sure, end.first)
+        if ranks and end.rank is not None and not row.first and not rows[-1].first and _same(rows[-1], row):
+            ranks.append(end.rank)
+            rows[-1] = replace(rows[-1], who=some_ranks(ranks), after_s=(rows[-1].after_s[0], after))
+        else:
+            rows.append(row)
+            ranks = [] if end.rank is None else [end.rank]
+    return tuple(rows[:_MOST_ROWS])
+
+
+def _same(one: Failure, other: Failure) -> bool:
+    return (one.what, one.role, one.sure) == (other.what, other.role, other.sure)
+
+
+def _ends(part: Journal, verdict: Verdict, *, alone: bool) -> Iterator[_End]:
+    made = attempts_made(part.events)
+    events = of_attempt(part.events, made[-1]).events if made else ()
+    last = last_restart(events)
+    named = verdict.first_failure.rank if verdict.first_failure is not None else None
+    reasons = {each.rank: each.reason for each in verdict.collateral}
+    seen: set[Rank] = set()
+    for event in sorted((e for e in events if isinstance(e, RankFailed | RankExited)), key=lambda e: e.at):
+        if event.restart != last or event.rank in seen or not event.code:
+            continue
+        seen.add(event.rank)
+        what, sure = in_words(event.code), "milliseconds late: the kernel's report of its end"
+        if isinstance(event, RankFailed):
+            what, sure = _raised(event.exception) or what, "exact: stamped inside the rank"
+        first = event.rank == named
+        role = part_of(verdict) if first else neutral(reasons.get(event.rank, ""))
+        yield _End(part.seconds(event.at), event.rank, f"rank {event.rank}", what, role, sure, first)
+    for told in (e for e in events if isinstance(e, NodeReported) and alone):
+        yield from _reported(part, told, verdict, named)
+
+
+def _reported(part: Journal, event: NodeReported, verdict: Verdict, named: Rank | None) -> Iterator[_End]:
+    """The first failure of another node's ranks, as that node said."""
+    try:
+        report = report_of(event)
+    except (ValueError, RecursionError):
+        return
+    failed = report.verdict.first_failure if report.verdict is not None else None
+    if failed is None or failed.at is None:
+        return
+    node = neutral(node_name(event.node_rank, event.host))
+    who = node if failed.rank is None else f"rank {failed.rank} on {node}"
+    what = _raised(failed.exception) or ("" if failed.exit_code is None else in_words(failed.exit_code))
+    sure = f"stamped on that node; the clocks agree to ± {event.error_ns / 1e6:.1f} ms"
+    first = failed.rank is not None and failed.rank == named
+    role = part_of(verdict) if first else "failed on that node first"
+    yield _End(part.seconds(failed.at - event.offset_ns), None, who, what, role, sure, first)
+
+
+def _raised(exception: ExceptionInfo | None) -> str:
+    return "" if exception is None else neutral(f"{exception.type}{exception.where}")
+
+
+def part_of(verdict: Verdict) -> str:
+    """What the rank has to do with the end that the verdict names."""
+    return "first failure" if verdict.outcome == "failed" else "named by the verdict"
