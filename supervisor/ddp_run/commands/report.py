@@ -52,6 +52,7 @@ def command(paths: tuple[str, ...], output: str | None, opened: bool, log_dir: s
         answer.verdict,
         attempts=answer.attempts,
         decision=answer.decision,
+        folder=answer.folder,
         parts=parts,
         stacks=[
             each for folder, events in parts for each in said_and_frames(folder, files.last_starts(events).values())

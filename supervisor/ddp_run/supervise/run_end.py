@@ -160,7 +160,7 @@ def page_file(
 
     stacks = said_and_frames(folder, files.last_starts(events).values())
     parts = ((folder, events),)
-    known = files.known(verdict, attempts=attempts, decision=decision, parts=parts, stacks=[*stacks])
+    known = files.known(verdict, attempts=attempts, decision=decision, folder=folder, parts=parts, stacks=[*stacks])
     private_files.write_whole(path, rendered(page_of(known), links=True), durable=False)
 
 

@@ -45,19 +45,21 @@ def known(
     *,
     attempts: int | None,
     decision: str | None,
+    folder: Path | None = None,
     parts: Sequence[tuple[Path, Sequence[Event]]] = (),
     stacks: Sequence[tuple[str, Sequence[str]]] = (),
 ) -> Known:
-    """What the page is made of. `parts`: folder and events of the job's nodes; `stacks`: what some ranks did, and where
-    they were.
+    """What the page is made of. `folder`: the run's that the verdict is about; None for logs.
+
+    `parts`: folder and events of the job's nodes; `stacks`: what some ranks did, and where they were.
     """
     told = catalogue.catalogue() if verdict.cause is not None else ()
     cause = next((each for each in told if each.rule.name == verdict.cause), None)
     about = "" if cause is None else catalogue_text.plain_page(cause, _PAGE_WIDTH)
-    folder = parts[0][0] if parts else None
-    found = Known(verdict, attempts, decision, folder if len(parts) == 1 else None, advice_page=about)
-    if folder is None:
+    found = Known(verdict, attempts, decision, folder, advice_page=about)
+    if not parts:
         return found
+    folder = folder or parts[0][0]
     shared = journals([events for _folder, events in parts])
     plan = _object(folder, file_names.PLAN)
     good = _last_good(folder, plan)

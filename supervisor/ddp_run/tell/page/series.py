@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from operator import add
+from typing import Final, TypeVar
 
 from ddp_run.record.events import Event, GpuSampled, MemorySampled, ProgressSampled
 from ddp_run.tell.page.timeline import Journal
@@ -14,9 +15,12 @@ from ddp_run.values.words import rank_list, size_in_words
 Points = Sequence[tuple[float, float]]
 Series = dict[tuple[str, int], list[tuple[float, float]]]
 """By node and rank, GPU or 0."""
+_Look = TypeVar("_Look", bound=Event)
 
 _MOST_LINES: Final = 8
-_MOST_POINTS: Final = 240
+_MOST_LOOKS: Final = 180
+_LAST_LOOKS: Final = 60
+_BINS: Final = 240
 _LEAST_POINTS: Final = 2
 WIDTH, HEIGHT = 1000, 100
 """Of the coordinates of a chart's lines."""
@@ -51,30 +55,39 @@ class Chart:
 def charts(parts: Sequence[Journal], named: Set[int]) -> tuple[Chart, ...]:
     """Those of which something was seen. `named`: ranks that are drawn one by one, however many there are."""
     end = max((part.seconds(part.events[-1].at) for part in parts if part.events), default=0.0)
+    steps = _series(parts, ProgressSampled, lambda look: zip(look.ranks, look.steps, strict=True))
+    memory = _series(parts, MemorySampled, lambda look: zip(look.ranks, map(add, look.own, look.children), strict=True))
+    free = _series(parts, MemorySampled, lambda look: [(0, look.available)])
+    in_cgroup = _series(parts, MemorySampled, lambda look: [(0, look.cgroup_used)])
+    shm = _series(parts, MemorySampled, lambda look: [(0, look.shm_free)])
+    on_gpus = _series(parts, GpuSampled, lambda look: zip(look.gpus, look.used, strict=True))
+    busy = _series(parts, GpuSampled, lambda look: zip(look.gpus, look.busy, strict=True))
     found = (
-        _chart("Optimizer steps of each rank", _steps(parts), _plain, named, end),
-        _chart("Seconds per optimizer step, mean between two looks", _step_times(_steps(parts)), _time, named, end),
-        _chart("Memory of each rank, with its child processes", _rank_memory(parts), _size, named, end),
-        _chart("Available memory of the host", _host(parts, "available"), _size, set(), end, "host"),
-        _chart("Memory used in the cgroup", _host(parts, "cgroup_used"), _size, set(), end, "cgroup"),
-        _chart("Free in /dev/shm", _host(parts, "shm_free"), _size, set(), end, "free"),
-        _chart("GPU memory in use", _gpus(parts, "used"), _size, set(), end, "GPU"),
-        _chart("Share of time in which a GPU ran a kernel", _gpus(parts, "busy"), _per_cent, set(), end, "GPU"),
+        _chart("Optimizer steps of each rank", steps, _plain, named, end),
+        _chart("Seconds per optimizer step, mean between two looks", _step_times(steps), _time, named, end),
+        _chart("Memory of each rank, with its child processes", memory, _size, named, end),
+        _chart("Available memory of the host", free, _size, set(), end, "host"),
+        _chart("Memory used in the cgroup", in_cgroup, _size, set(), end, "cgroup"),
+        _chart("Free in /dev/shm", shm, _size, set(), end, "free"),
+        _chart("GPU memory in use", on_gpus, _size, set(), end, "GPU"),
+        _chart("Share of time in which a GPU ran a kernel", busy, _per_cent, set(), end, "GPU"),
     )
     return tuple(chart for chart in found if chart is not None)
 
 
-def _of(parts: Sequence[Journal], kind: type[Event] | tuple[type[Event], ...]) -> Iterator[tuple[Journal, Event]]:
-    return ((part, event) for part in parts for event in part.events if isinstance(event, kind))
-
-
-def _steps(parts: Sequence[Journal]) -> Series:
+def _series(
+    parts: Sequence[Journal], kind: type[_Look], read: Callable[[_Look], Iterable[tuple[int, float | None]]]
+) -> Series:
+    """The values that each look gives; of very many looks, the last and some of those before."""
     found: Series = {}
-    for part, event in _of(parts, ProgressSampled):
-        if isinstance(event, ProgressSampled):
-            for rank, steps in zip(event.ranks, event.steps, strict=True):
-                found.setdefault((part.node, rank), []).append((part.seconds(event.at), steps))
-    return found if any(steps for points in found.values() for _, steps in points) else {}
+    for part in parts:
+        looks: list[_Look] = [event for event in part.events if isinstance(event, kind)]
+        every = 1 + len(looks) // _MOST_LOOKS
+        for look in (*looks[:-_LAST_LOOKS:every], *looks[-_LAST_LOOKS:]):
+            for number, value in read(look):
+                if value is not None:
+                    found.setdefault((part.node, number), []).append((part.seconds(look.at), value))
+    return found
 
 
 def _step_times(steps: Series) -> Series:
@@ -84,34 +97,6 @@ def _step_times(steps: Series) -> Series:
         for (begin, before), (end, now) in pairwise(points):
             if now > before and end > begin:
                 found.setdefault(key, []).append((end, (end - begin) / (now - before)))
-    return found
-
-
-def _rank_memory(parts: Sequence[Journal]) -> Series:
-    found: Series = {}
-    for part, event in _of(parts, MemorySampled):
-        if isinstance(event, MemorySampled):
-            for rank, own, children in zip(event.ranks, event.own, event.children, strict=True):
-                found.setdefault((part.node, rank), []).append((part.seconds(event.at), own + children))
-    return found
-
-
-def _host(parts: Sequence[Journal], name: str) -> Series:
-    found: Series = {}
-    for part, event in _of(parts, MemorySampled):
-        value = getattr(event, name)
-        if value is not None:
-            found.setdefault((part.node, 0), []).append((part.seconds(event.at), value))
-    return found
-
-
-def _gpus(parts: Sequence[Journal], name: str) -> Series:
-    found: Series = {}
-    for part, event in _of(parts, GpuSampled):
-        if isinstance(event, GpuSampled):
-            for gpu, value in zip(event.gpus, getattr(event, name), strict=True):
-                if value is not None:
-                    found.setdefault((part.node, gpu), []).append((part.seconds(event.at), value))
     return found
 
 
@@ -128,7 +113,9 @@ def _chart(
 ) -> Chart | None:
     if end <= 0 or max((len(points) for points in series.values()), default=0) < _LEAST_POINTS:
         return None
-    top = max(value for points in series.values() for _, value in points) or 1.0
+    if not any(value for points in series.values() for _, value in points):
+        return None  # steps that nobody counted
+    top = max(value for points in series.values() for _, value in points)
     equal: dict[tuple[str, tuple[tuple[float, float], ...]], list[int]] = {}
     for (node, number), points in sorted(series.items()):
         equal.setdefault((node, tuple(points)), []).append(number)
@@ -138,7 +125,7 @@ def _chart(
     lines = tuple(
         Line(
             _label(key[0], equal[key], what),
-            _drawn(_thinned(key[1]), end, top),
+            _drawn(key[1], end, top),
             words(key[1][-1][1]),
             index % 4,
         )
@@ -155,12 +142,6 @@ def _label(node: str, numbers: Sequence[int], what: str) -> str:
     return ": ".join(filter(None, (node, f"{what}{many} {rank_list(numbers)}" if what in ("rank", "GPU") else what)))
 
 
-def _thinned(points: Points) -> Points:
-    """Evenly many, and always the last."""
-    every = -(-len(points) // _MOST_POINTS)
-    return [*points[:-1:every], points[-1]]
-
-
 def _drawn(points: Sequence[tuple[float, float]], end: float, top: float) -> str:
     return " ".join(f"{WIDTH * at / end:.1f},{HEIGHT * (1 - value / top):.1f}" for at, value in points)
 
@@ -169,10 +150,10 @@ def _band(series: Sequence[Points], end: float, top: float) -> str:
     """The outline of the area between the least and the largest value."""
     bins: dict[int, tuple[float, float]] = {}
     for at, value in (point for points in series for point in points):
-        place = int(_MOST_POINTS * at / end)
+        place = int(_BINS * at / end)
         low, high = bins.get(place, (value, value))
         bins[place] = min(low, value), max(high, value)
-    times = [(end * (place + 0.5) / _MOST_POINTS, bins[place]) for place in sorted(bins)]
+    times = [(end * (place + 0.5) / _BINS, bins[place]) for place in sorted(bins)]
     return _drawn([*((at, high) for at, (_, high) in times), *((at, low) for at, (low, _) in times[::-1])], end, top)
 
 
