@@ -215,6 +215,8 @@ def _place(source: str, failing: tuple[int, int] | None, limit: int) -> tuple[tu
     """A file's importance, None if it is unknown; and how many bytes of it are copied, as in `File`."""
     if source in file_names.OF_A_RUN:
         return (0, 0), limit
+    if source == file_names.REPORT:
+        return (3, 0), _AGENT_BYTES
     if (found := _RANK_FILE.fullmatch(source)) is not None and found[3] in file_names.OF_A_RANK:
         attempt, rank, name = int(found[1]), int(found[2]), found[3]
         if (attempt, rank) == failing:
