@@ -1,6 +1,6 @@
 """A run's folder may come from anybody: whatever stands in it, `explain` answers, and reads nothing outside of it.
 
-So does `watch`.
+So do `watch` and `report`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from ddp_run.judge.verdict import Verdict
 from ddp_run.record import events, journal
 from ddp_run.record.events import Event, ExceptionInfo, MonotonicNs, Rank
 from ddp_run.record.recorded_runs import recorded_run
+from ddp_run.tell.page import files
+from ddp_run.tell.page.page import page_of
+from ddp_run.tell.page.rendering import rendered
 from ddp_run.tell.quotation import source_line
 from ddp_run.tell.watch_frame import Frame
 
@@ -149,7 +152,15 @@ def answered(folder: Path) -> dict[str, Any] | None:
     with redirect_stdout(shown):
         print(explain.block_text(answer, width=100, colour=False))
         print(explain.json_text(answer))
+        print(paged(answer))
     return answer.document
+
+
+def paged(answer: explain.Answer) -> str:
+    """What `report` shows of it."""
+    parts = [(answer.folder, answer.events)] if answer.folder is not None else []
+    known = files.known(answer.verdict, attempts=1, decision=answer.decision, folder=answer.folder, parts=parts)
+    return rendered(page_of(known), links=True)
 
 
 def written(folder: Path, lines: list[str]) -> Path:
@@ -250,7 +261,7 @@ def run(tmp_path: Path) -> Iterator[Path]:
 
 
 def told(run: Path, **changed: Any) -> str:
-    """All that `explain` says of a run whose rank 1 started so, or failed so."""
+    """All that `explain` and `report` say of a run whose rank 1 started so, or failed so."""
     kept = [event for event in JOURNAL if not isinstance(event, events.HangTimedOut | events.SignalReceived)]
     lines = [encoded(event) for event in kept]
     for line in lines:
@@ -264,6 +275,7 @@ def told(run: Path, **changed: Any) -> str:
     with redirect_stdout(shown):
         print(explain.block_text(answer, width=100, colour=False))
         print(explain.json_text(answer))
+        print(paged(answer))
     return shown.getvalue()
 
 

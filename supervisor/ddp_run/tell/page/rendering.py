@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from functools import cache
 from importlib import resources
+from typing import TYPE_CHECKING
 
 from ddp_run import __version__
 from ddp_run.tell.page.drawing import bars, ticks
@@ -12,9 +14,18 @@ from ddp_run.tell.page.page import Page
 from ddp_run.tell.page.series import HEIGHT, WIDTH
 from ddp_run.tell.page.timeline import KINDS
 
+if TYPE_CHECKING:
+    import jinja2
+
 
 def rendered(page: Page, *, links: bool) -> str:
     """The whole file. `links`: it will be in the run's folder, so paths in it can be links."""
+    return _template().render(page=page, links=links)
+
+
+@cache
+def _template() -> jinja2.Template:
+    """The template, with what is the same on all pages."""
     import jinja2
     from markupsafe import Markup
 
@@ -29,16 +40,19 @@ def rendered(page: Page, *, links: bool) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals.update(bars=bars, ticks=ticks, KINDS=KINDS, WIDTH=WIDTH, HEIGHT=HEIGHT)
-    return environment.from_string(template).render(
-        page=page,
-        links=links,
+    environment.globals.update(
+        bars=bars,
+        ticks=ticks,
+        KINDS=KINDS,
+        WIDTH=WIDTH,
+        HEIGHT=HEIGHT,
         version=__version__,
         style=Markup(style),  # noqa: S704  # files of this package
         script=Markup(script),  # noqa: S704
         style_hash=_hash(style),
         script_hash=_hash(script),
     )
+    return environment.from_string(template)
 
 
 def _hash(text: str) -> str:
