@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import tarfile
 from pathlib import Path
@@ -78,6 +79,7 @@ def test_secrets_stay_out_of_ddp_runs_own_files(ddp: Launcher, tmp_path: Path, k
         shown("--nproc-per-node", 2, "--no-such-option", *program),
         shown("--nproc-per-node", 2, "no-such-script.py", *program[1:]),
         shown("explain", outcome.folder),
+        html.unescape(shown("report", outcome.folder, "-o", "-")),
         shown("explain", "--json", outcome.folder),
         shown("explain", "-", given=theirs),
         shown("explain", "--json", "-", given=theirs),

@@ -282,3 +282,14 @@ def test_a_torn_plan_is_left_out(tmp_path: Path) -> None:
     reader = read((folder / "report.html").read_text())
     assert "plan" not in reader.sections
     assert "timeline" in reader.sections
+
+
+def test_a_key_that_begins_before_the_shown_lines_is_hidden(tmp_path: Path) -> None:
+    folder = made_run(tmp_path / "run", ranks=2, end="failure")
+    body = [base64.b64encode(hashlib.sha512(bytes([n])).digest()[:48]).decode() for n in range(30)]
+    key = ["-----BEGIN PRIVATE KEY-----", *body]  # its writer was killed
+    (folder / "attempt_0/rank_0/stdout.log").write_text("\n".join(["step 1", *key]) + "\n")
+    verdict, events = replay(folder)
+    page_file(folder / "report.html", verdict, 1, "", folder, events)
+    text = read((folder / "report.html").read_text()).text
+    assert not [line for line in body if line in text]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddp_run.evidence.log_tail import read_tail
+from ddp_run.evidence.model import LogText
 from ddp_run.judge import catalogue
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record import file_names
@@ -25,8 +26,8 @@ from ddp_run.values.lines import neutral, neutral_text
 from ddp_run.values.redaction import redact_lines
 
 _FILE_BYTES: Final = 1 << 20
-_NAMED_BYTES: Final = 256 << 10
-_TAIL_BYTES: Final = 2 << 10
+_READ_BYTES: Final = 256 << 10
+_END_BYTES: Final = 2 << 10
 _LINES: Final = 30
 _OTHERS_LINES: Final = 12
 _MOST_LINES: Final = 120
@@ -121,32 +122,32 @@ class _Log:
     node: str
     rank: int | None
     name: str
+    folder: Path
     source: str
+    links: frozenset[str]
     weight: int
-    lines: tuple[LogLine, ...]
 
-    @property
-    def kind(self) -> object:
-        """Logs of one kind differ only in numbers."""
-        return self.node, self.name, tuple(_NUMBER.sub("#", line.text) for line in self.lines)
+    def read(self, limit: int) -> LogText:
+        """Its last `limit` bytes."""
+        return read_tail(self.folder, self.source, limit, self.links)
 
 
 def _logs(verdict: Verdict, parts: Sequence[tuple[Path, Journal]]) -> Iterator[LastLines]:
-    """Those that matter first, each alone; of the others, those of one kind as one."""
-    found = [log for folder, part in parts for log in _of_ranks(verdict, folder, part) if log.lines]
+    """Those that matter first, each alone; of the others, those that differ only in numbers as one."""
+    found = [log for folder, part in parts for log in _of_ranks(verdict, folder, part)]
     if len(parts) == 1:  # else each node's own folder has them
-        found += [log for log in _of_other_nodes(verdict, parts[0][0]) if log.lines]
+        found += _of_other_nodes(parts[0][0])
     groups: dict[object, list[_Log]] = {}
-    for number, log in enumerate(found):
-        groups.setdefault(number if log.weight else log.kind, []).append(log)
+    for log in found:
+        end = tuple(_NUMBER.sub("#", line) for line in log.read(_END_BYTES).lines[-_OTHERS_LINES:])
+        if any(line.strip() for line in end):
+            groups.setdefault(log.source if log.weight else (log.node, log.name, end), []).append(log)
     order = sorted(groups.values(), key=lambda logs: (-logs[0].weight, len(logs)))
     for place, logs in enumerate(order[:_MOST_LOGS]):
-        log = logs[0]
-        ranks = [each.rank for each in logs if each.rank is not None]
+        log, ranks = logs[0], [each.rank for each in logs if each.rank is not None]
         who = ": ".join(filter(None, (log.node, some_ranks(ranks) if ranks else "")))
-        texts = redact_lines([line.text for line in log.lines])
-        lines = tuple(replace(line, text=cut(each, _LONGEST)) for line, each in zip(log.lines, texts, strict=True))
         opened = place < _MOST_OPEN and log.weight > 0
+        lines = _last_lines(verdict, log)
         yield LastLines(f"{who}, {log.name}", neutral(log.source), lines, opened, alike=len(logs) > 1)
 
 
@@ -160,31 +161,25 @@ def _of_ranks(verdict: Verdict, folder: Path, part: Journal) -> Iterator[_Log]:
         for name in file_names.OF_A_STREAM.values():
             source = f"{start.folder}/{name}"
             weight = 2 * (source in quoted) + (rank == first or rank in culprits)
-            lines = _last_lines(verdict, folder, source, links, matters=weight > 0)
-            yield _Log(part.node, rank, name, source, weight, lines)
+            yield _Log(part.node, rank, name, folder, source, links, weight)
 
 
-def _of_other_nodes(verdict: Verdict, folder: Path) -> Iterator[_Log]:
+def _of_other_nodes(folder: Path) -> Iterator[_Log]:
     for path in sorted(folder.glob(f"{file_names.NODES}/node_*/{file_names.STDERR_END}"))[:_MOST_LOGS]:
-        source = str(path.relative_to(folder))
-        lines = _last_lines(verdict, folder, source, frozenset(), matters=True)
-        yield _Log(neutral(path.parent.name), None, "end of the named rank's stderr", source, 1, lines)
+        node, name = neutral(path.parent.name), "end of the named rank's stderr"
+        yield _Log(node, None, name, folder, str(path.relative_to(folder)), frozenset(), 1)
 
 
-def _last_lines(
-    verdict: Verdict, folder: Path, source: str, links: frozenset[str], *, matters: bool
-) -> tuple[LogLine, ...]:
-    """The last lines, and those since the first that the verdict quotes; none if the file is empty or not readable."""
-    log = read_tail(folder, source, _NAMED_BYTES if matters else _TAIL_BYTES, links)
+def _last_lines(verdict: Verdict, log: _Log) -> tuple[LogLine, ...]:
+    """The last lines, and those since the first that the verdict quotes."""
+    text = log.read(_READ_BYTES)
     places = {(quote.source, quote.line) for quote in verdict.evidence if quote.line is not None}
-    texts = {quote.text for quote in verdict.evidence} if source.startswith(file_names.NODES) else set()
-    evidence = [(source, log.number(index)) in places or text in texts for index, text in enumerate(log.lines)]
-    begin = max(0, len(log.lines) - (_LINES if matters else _OTHERS_LINES))
+    texts = {quote.text for quote in verdict.evidence} if log.rank is None else set()
+    evidence = [(log.source, text.number(index)) in places or line in texts for index, line in enumerate(text.lines)]
+    begin = max(0, len(text.lines) - (_LINES if log.weight else _OTHERS_LINES))
     if True in evidence:
         begin = min(begin, max(0, evidence.index(True) - _BEFORE_EVIDENCE))
-    lines = tuple(
-        LogLine(log.number(index), neutral(text), evidence[index])
-        for index, text in enumerate(log.lines[: begin + _MOST_LINES])
-        if index >= begin
+    clean = redact_lines([*map(neutral, text.lines[begin : begin + _MOST_LINES])])
+    return tuple(
+        LogLine(text.number(index), cut(line, _LONGEST), evidence[index]) for index, line in enumerate(clean, begin)
     )
-    return lines if any(line.text.strip() for line in lines) else ()
