@@ -92,8 +92,7 @@ class Standing:
     phase: str
     steps: int
     collectives: int
-    call: str
-    blamed: bool
+    note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +166,7 @@ def page_of(known: Known) -> Page:
         moment=_moment(verdict, parts, shown),
         charts=charts(parts, named),
         told=tuple(_told(parts)),
-        standing=tuple(_standing(parts, culprits)[:_MOST_ROWS]) if stalls or slow else (),
+        standing=tuple(_standing(parts, culprits)[:_MOST_ROWS]) if stalls else (),
         stacks=known.stacks[:_MOST_ROWS],
         logs=known.logs,
         nodes=tuple(_nodes(parts)),
@@ -232,7 +231,7 @@ def _told(parts: Sequence[Journal]) -> Iterator[str]:
 
 def _standing(parts: Sequence[Journal], culprits: set[Rank]) -> list[Standing]:
     """The ranks at the last look at them, the fewest first; empty if all stood at one place."""
-    found: dict[tuple[str, int, int, str, bool], list[int]] = {}
+    found: dict[tuple[str, int, int, str], list[int]] = {}
     for part in parts:
         made = attempts_made(part.events)
         looks = of_attempt(part.events, made[-1]).of(ProgressSampled) if made else []
@@ -240,13 +239,11 @@ def _standing(parts: Sequence[Journal], culprits: set[Rank]) -> list[Standing]:
             calls = look.calls or ("",) * len(look.ranks)
             each = zip(look.ranks, look.phases, look.steps, look.collectives, calls, strict=True)
             for rank, phase, steps, collectives, call in each:
-                found.setdefault((phase, steps, collectives, call, rank in culprits), []).append(rank)
+                note = ", ".join(filter(None, (neutral(call), "others wait for it" if rank in culprits else "")))
+                found.setdefault((neutral(phase), steps, collectives, note), []).append(rank)
     if len(found) < 2:
         return []
-    return [
-        Standing(some_ranks(ranks), neutral(phase), steps, collectives, neutral(call), blamed)
-        for (phase, steps, collectives, call, blamed), ranks in sorted(found.items(), key=lambda e: (len(e[1]), e[1]))
-    ]
+    return [Standing(some_ranks(ranks), *where) for where, ranks in sorted(found.items(), key=lambda e: len(e[1]))]
 
 
 # ------------------------------------------------------------------------------------------- differences
