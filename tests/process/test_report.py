@@ -99,3 +99,19 @@ def test_nodes_of_one_job(tmp_path: Path) -> None:
 def test_what_is_no_run(tmp_path: Path) -> None:
     assert "no runs in" in reported(cwd=tmp_path, code=2).stderr
     assert "cannot be read" in reported("nowhere.log", cwd=tmp_path, code=2).stderr
+
+
+@pytest.mark.slow_system
+def test_a_failed_job_leaves_its_page(tmp_path: Path) -> None:
+    """Unless the host is too busy: then the page is left out. The exit code is the rank's either way."""
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(0.5)\nraise SystemExit(3)\n")
+    for _try in range(5):
+        words = [str(DDP_RUN), "--nproc-per-node", "2", "train.py"]
+        assert subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=limit(120)).returncode == 3
+        names = {path.name for path in (tmp_path / "ddp-run-logs" / "latest").iterdir()}
+        assert names - {"report.html"} == {"attempt_0", "events.jsonl", "plan.json", "verdict.json"}
+        if "report.html" in names:
+            break
+    else:
+        pytest.fail("five runs, and no page")
+    assert "</html>" in (tmp_path / "ddp-run-logs" / "latest" / "report.html").read_text()
