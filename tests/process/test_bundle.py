@@ -100,6 +100,7 @@ def unpacked(archive: Path) -> dict[str, str]:
 def test_the_newest_run_here(tmp_path: Path) -> None:
     folder = a_run(tmp_path / "ddp-run-logs")
     (tmp_path / "ddp-run-logs" / "latest").symlink_to(folder.name)
+    assert COMMAND.run(DDP_RUN, "report", cwd=tmp_path, env=dict(os.environ)).returncode == 0
     done = run(tmp_path)
     archive = tmp_path / f"ddp-run-bundle-{folder.name}.tar.gz"
     assert (done.returncode, done.stderr) == (0, "")
@@ -118,6 +119,7 @@ def test_the_newest_run_here(tmp_path: Path) -> None:
     assert kept[f"{logs}/rank_1/stderr.log"].endswith("ValueError: no [redacted]\n")
     assert kept[f"{logs}/rank_0/stdout.log"].splitlines()[1:] == [f"step {step}" for step in range(900, 1000)]
     assert kept[f"{logs}/agent.log"] == "E torch.distributed.elastic\n"
+    assert kept[f"{folder.name}/report.html"] == (folder / "report.html").read_text(), "it has no secrets"
     readme = kept["README.txt"]
     assert f"{logs}/rank_0/stdout.log (955 B): the last 100 lines, of 9 KiB\n" in readme
     assert f"{logs}/rank_1/stderr.log:4 token: GitHub\n" in readme

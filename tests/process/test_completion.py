@@ -113,6 +113,7 @@ EVERYTHING = {"train.py", "two words.py", "sub", "ddp-run-logs", "other.txt", "p
         (["clean", "--log-dir", "s"], {"sub"}),
         (["explain", "o"], {"other.txt"}),
         (["explain", "2"], {*RUNS}),
+        (["report", "2"], {*RUNS}),
         (["bundle", ""], {*RUNS, *EVERYTHING}),
         (["bundle", "--output", "o"], {"other.txt"}),
         (["hosts", "s"], {"sub"}),

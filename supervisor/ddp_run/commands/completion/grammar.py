@@ -20,7 +20,7 @@ _LAUNCH_KINDS: Mapping[str, Kind] = {"config": "*.toml", "log_dir": "folder"}
 _USUAL = {"nproc_per_node": ("auto", "cpu", "gpu", "xpu"), "rdzv_backend": ("c10d", "static")}
 """Not all that is allowed."""
 _ARGUMENTS: Mapping[str, Kind] = {
-    **dict.fromkeys(("bundle", "explain"), "log"),
+    **dict.fromkeys(("bundle", "explain", "report"), "log"),
     **dict.fromkeys(("logs", "stacks", "stop", "watch"), "run"),
     "hosts": "folder",
 }
