@@ -22,9 +22,11 @@ from ddp_run.record.events import (
     LocalRank,
     MonotonicNs,
     Next,
+    NodeReported,
     Rank,
     RankExited,
     RankFailed,
+    RankFinished,
     RankPhase,
     RankStarted,
     RunStarted,
@@ -183,6 +185,33 @@ def test_nodes_share_one_time() -> None:
     (both,) = attempts(journals([of_ranks(), other]), FAILED)
     lane = next(lane for lane in both.views[0].lanes if lane.node == "node 1 (node1)")
     assert (lane.ranks, lane.spans[0]) == ((2,), Span(2, 3, "launch"))
+
+
+def test_a_clock_that_node_0_measured_counts() -> None:
+    told = NodeReported(at(19), 1, "node1", "/there", None, None, -50 * _S, 2_000_000, (), (), None, True)
+    other: list[Event] = [
+        RunStarted(at(-50), 10**18 + 9 * _S, "r", "node1", 1, 2, (), 0, "by-cause", 30.0, 0, "0.1.0"),
+        AttemptStarted(at(-49), 0, (), None),
+        RankStarted(at(-46), Rank(1), LocalRank(0), 0, 9, 2, 1, "rank_1"),
+        RankFailed(at(-41), Rank(1), 0, 1, None),
+    ]
+    both = journals([[*of_ranks(RankExited(at(9.5), Rank(0), 0, 1), ranks=1), told], other])
+    first, second = failures(both, FAILED)
+    assert (first.who, first.sure) == ("rank 1", "exact: stamped inside the rank; clocks ± 2.0 ms")
+    assert second.who == "rank 0"
+    assert [*second.after_s] == pytest.approx([0.5, 0.5])
+
+
+def test_a_rank_that_left_early_is_the_first() -> None:
+    events = of_ranks(
+        RankFinished(at(8), Rank(1), 0), RankExited(at(8.5), Rank(1), 0, 0), RankExited(at(9), Rank(0), 0, 1)
+    )
+    assert [(row.who, row.what, row.role) for row in failures(journals([events]), FAILED)] == [
+        ("rank 1", "exit code 0", "first failure"),
+        ("rank 0", "exit code 1", "lost it"),
+    ]
+    (whole, _near) = attempts(journals([events]), FAILED)[0].views
+    assert [[(mark.at, mark.first) for mark in lane.marks] for lane in whole.lanes] == [[(9, False)], [(8, True)]]
 
 
 def test_an_axis_has_round_times() -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from ddp_run.judge.of_nodes import report_of
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record.attempt_events import attempts_made, last_restart, of_attempt
-from ddp_run.record.events import ExceptionInfo, NodeReported, Rank, RankExited, RankFailed
+from ddp_run.record.events import ExceptionInfo, NodeReported, Rank, RankExited, RankFailed, RankFinished
 from ddp_run.tell.page.timeline import Journal, some_ranks
 from ddp_run.values.lines import neutral
 from ddp_run.values.signals import in_words
@@ -73,15 +73,20 @@ def _ends(part: Journal, verdict: Verdict, *, alone: bool) -> Iterator[_End]:
     named = verdict.first_failure.rank if verdict.first_failure is not None else None
     reasons = {each.rank: each.reason for each in verdict.collateral}
     seen: set[Rank] = set()
-    for event in sorted((e for e in events if isinstance(e, RankFailed | RankExited)), key=lambda e: e.at):
-        if event.restart != last or event.rank in seen or not event.code:
+    ends = [e for e in events if isinstance(e, RankFailed | RankFinished | RankExited) and e.restart == last]
+    for event in sorted(ends, key=lambda e: e.at):
+        code, first = 0 if isinstance(event, RankFinished) else event.code, event.rank == named
+        if event.rank in seen or not (code or first):
             continue
         seen.add(event.rank)
-        what, sure = in_words(event.code), "milliseconds late: the kernel's report of its end"
+        what = "ended" if code is None else in_words(code)
+        sure = "exact: stamped inside the rank"
         if isinstance(event, RankFailed):
-            what, sure = _raised(event.exception) or what, "exact: stamped inside the rank"
-        first = event.rank == named
+            what = _raised(event.exception) or what
+        elif isinstance(event, RankExited):
+            sure = "milliseconds late: the kernel's report of its end"
         role = part_of(verdict) if first else neutral(reasons.get(event.rank, ""))
+        sure = "; ".join(filter(None, (sure, part.clock)))
         yield _End(part.seconds(event.at), event.rank, f"rank {event.rank}", what, role, sure, first)
     for told in (e for e in events if isinstance(e, NodeReported) and alone):
         yield from _reported(part, told, verdict, named)

@@ -120,6 +120,8 @@ class Page:
     moment: tuple[float, str] | None
     """When it happened, in seconds since the job's start, and what that is."""
     charts: tuple[Chart, ...]
+    missing: str
+    """Which nodes' ranks aren't shown; empty if all are."""
     told: tuple[str, ...]
     standing: tuple[Standing, ...]
     stacks: tuple[Stacks, ...]
@@ -165,6 +167,7 @@ def page_of(known: Known) -> Page:
         failures=failures(parts, verdict),
         moment=_moment(verdict, parts, shown),
         charts=charts(parts, named),
+        missing=_missing(parts),
         told=tuple(_told(parts)),
         standing=tuple(_standing(parts, culprits)[:_MOST_ROWS]) if stalls else (),
         stacks=known.stacks[:_MOST_ROWS],
@@ -179,6 +182,13 @@ def page_of(known: Known) -> Page:
         agent=_words(plan.get("agent")),
         time_went=known.time_went,
     )
+
+
+def _missing(parts: Sequence[Journal]) -> str:
+    nodes = max((event.nodes for part in parts for event in part.events if isinstance(event, RunStarted)), default=1)
+    if len(parts) >= nodes:
+        return ""
+    return f"The ranks of {len(parts)} of {nodes} nodes. For all: ddp-run report with the folders of all nodes."
 
 
 def _moment(verdict: Verdict, parts: Sequence[Journal], shown: Sequence[Attempt]) -> tuple[float, str] | None:

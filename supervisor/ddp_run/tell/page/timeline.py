@@ -13,6 +13,7 @@ from ddp_run.record.events import (
     AttemptStarted,
     Event,
     Next,
+    NodeReported,
     Rank,
     RankExited,
     RankFailed,
@@ -29,8 +30,8 @@ from ddp_run.values.signals import in_words
 from ddp_run.values.words import duration_in_words, named_ranks, node_name
 
 KINDS: Final[Mapping[str, tuple[str, str]]] = {
-    "launch": ("L", "torch's agent starts"),
-    "before-init": ("S", "starting, before init_process_group"),
+    "launch": ("L", "agent and interpreter start"),
+    "before-init": ("S", "script, before init_process_group"),
     "init": ("I", "in init_process_group"),
     "after-init": ("G", "in the process group, no optimizer step yet"),
     "training": ("T", "training"),
@@ -60,6 +61,8 @@ class Journal:
     zero: int
     node: str = ""
     """Its name, if the job has several."""
+    clock: str = ""
+    """How well its clock is known to agree with that of the others; empty if it is alone."""
 
     def seconds(self, at: int) -> float:
         """Seconds since the job's start."""
@@ -82,7 +85,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A failure. `first`: the one that the verdict names."""
+    """A failure. `first`: that of the rank that the verdict names, however it ended."""
 
     at: float
     said: str
@@ -139,20 +142,30 @@ def some_ranks(ranks: Sequence[int]) -> str:
 
 
 def journals(parts: Iterable[Sequence[Event]]) -> tuple[Journal, ...]:
-    """The parts of a job's nodes with one start; a part without RunStarted has its own."""
-    starts = [(part, next((each for each in part if isinstance(each, RunStarted)), None)) for part in parts]
-    zero = min((started.wall_ns for _, started in starts if started is not None), default=0)
-    several = len(starts) > 1
-    return tuple(
-        Journal(part, part[0].at if part else 0)
-        if started is None
-        else Journal(
-            part,
-            started.at - (started.wall_ns - zero),
-            neutral(node_name(started.node_rank, started.host)) if several else "",
-        )
-        for part, started in starts
-    )
+    """The parts of a job's nodes with one start; a part without RunStarted has its own.
+
+    What node 0 has measured of the other nodes' clocks counts, else the hosts' wall clocks.
+    """
+    given = [(part, next((each for each in part if isinstance(each, RunStarted)), None)) for part in parts]
+    if len(given) == 1:
+        return tuple(Journal(part, (started or part[0]).at if part else 0) for part, started in given)
+    start = min((started.wall_ns for _, started in given if started is not None), default=0)
+    asked = {(e.node_rank, e.host): (part, e) for part, _ in given for e in part if isinstance(e, NodeReported)}
+    zeros = {id(part): started.at - (started.wall_ns - start) for part, started in given if started is not None}
+    found = []
+    for part, started in given:
+        number = next((e.group_rank for e in reversed(part) if isinstance(e, RankStarted)), None)
+        host = started.host if started is not None else ""
+        number = started.node_rank if number is None and started is not None else number
+        of, report = asked.get((number, host), (part, None))
+        zero = zeros.get(id(of), part[0].at if part else 0)
+        name = neutral(node_name(number, host))
+        if report is not None:
+            found.append(Journal(part, zero + report.offset_ns, name, f"clocks ± {report.error_ns / 1e6:.1f} ms"))
+        else:
+            base = any(of is part for of, _ in asked.values())
+            found.append(Journal(part, zero, name, "" if base else "clocks as the hosts have them"))
+    return tuple(found)
 
 
 # ---------------------------------------------------------------------------------------------- lanes
@@ -168,8 +181,11 @@ class _Open:
     marks: list[Mark] = field(default_factory=list)
     kind: str | None = None
     since: float = 0.0
+    failed: bool = False
 
     def enter(self, kind: str | None, at: float) -> None:
+        if kind == self.kind:  # a start may be told twice
+            return
         if self.kind is not None and at > self.since:
             self.spans.append(Span(self.since, at, self.kind))
         self.kind, self.since = kind, at
@@ -241,22 +257,19 @@ def _lanes(part: Journal, events: Sequence[Event], end: float, first: Rank | Non
             case AttemptStarted():
                 began = at
             case RankStarted():
-                if event.rank not in lanes:
-                    lanes[event.rank] = _Open(kind="launch", since=began)
-                lanes[event.rank].enter("before-init", at)
+                lane = lanes.setdefault(event.rank, _Open(kind="launch", since=began))
+                lane.enter("before-init", at)
+                lane.failed = False
             case RankPhase() if event.rank in lanes and event.phase in KINDS:
                 lanes[event.rank].enter(event.phase, at)
-            case RankFailed() | RankFinished() if event.rank in lanes:
-                lanes[event.rank].enter("ending", at)
-                if isinstance(event, RankFailed):
-                    lanes[event.rank].marks.append(Mark(at, failed_words(event), event.rank == first))
-            case RankExited() if event.rank in lanes:
-                lane = lanes[event.rank]
-                if event.code and lane.kind != "ending":
-                    lane.marks.append(Mark(at, f"rank {event.rank}: {in_words(event.code)}", event.rank == first))
-                lane.enter(None, at)
+            case RankFailed() | RankFinished() | RankExited() if event.rank in lanes:
+                lane, named = lanes[event.rank], event.rank == first
+                lane.enter(None if isinstance(event, RankExited) else "ending", at)
+                if not lane.failed and (named or (not isinstance(event, RankFinished) and event.code)):
+                    lane.failed = True
+                    lane.marks.append(Mark(at, _end_of(event), named))
             case StallSeen():
-                stall = stall or event
+                stall = event
             case StallEnded() if stall is not None:
                 _draw(stall, part.seconds(stall.since), at, lanes)
                 stall = None
@@ -270,6 +283,13 @@ def _lanes(part: Journal, events: Sequence[Event], end: float, first: Rank | Non
         Lane(part.node, (rank,), tuple(each.spans), tuple(each.over), tuple(each.marks))
         for rank, each in sorted(lanes.items())
     ]
+
+
+def _end_of(event: RankFailed | RankFinished | RankExited) -> str:
+    if isinstance(event, RankFailed):
+        return failed_words(event)
+    code = 0 if isinstance(event, RankFinished) else event.code
+    return f"rank {event.rank}: " + ("ended" if code is None else in_words(code))
 
 
 def _draw(stall: StallSeen, begin: float, end: float, lanes: Mapping[Rank, _Open]) -> None:
