@@ -210,7 +210,7 @@ def test_a_rank_that_left_early_is_the_first() -> None:
         ("rank 1", "exit code 0", "first failure"),
         ("rank 0", "exit code 1", "lost it"),
     ]
-    (whole, _near) = attempts(journals([events]), FAILED)[0].views
+    whole, *_ = attempts(journals([events]), FAILED)[0].views
     assert [[(mark.at, mark.first) for mark in lane.marks] for lane in whole.lanes] == [[(9, False)], [(8, True)]]
 
 
