@@ -230,8 +230,14 @@ def test_charts_of_many_ranks_have_a_band(tmp_path: Path) -> None:
     assert not memory.band
     gpus = found["GPU memory in use"]
     assert len(gpus.lines) == 8
-    places = [tuple(map(float, point.split(","))) for point in memory.lines[1].points.split()]
+    places = [tuple(map(float, point.split(","))) for point in memory.lines[1].path.removeprefix("M").split()]
     assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in places)
+
+
+def test_each_attempt_has_its_own_line(tmp_path: Path) -> None:
+    _verdict, events = replay(made_run(tmp_path / "run", ranks=2, end="failure", attempts=3))
+    steps = next(chart for chart in charts(journals([events]), set()) if chart.title.startswith("Optimizer"))
+    assert [line.path.count("M") for line in steps.lines] == [3]
 
 
 # -------------------------------------------------------------------------------------------- the file

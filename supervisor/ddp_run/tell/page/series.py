@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from operator import add
 from typing import Final, TypeVar
 
-from ddp_run.record.events import Event, GpuSampled, MemorySampled, ProgressSampled
+from ddp_run.record.events import AttemptStarted, Event, GpuSampled, MemorySampled, ProgressSampled
 from ddp_run.tell.page.timeline import Journal
 from ddp_run.values.words import rank_list, size_in_words
 
@@ -28,10 +29,10 @@ WIDTH, HEIGHT = 1000, 100
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`points`: as SVG has them. `last`: the last value in words."""
+    """`path`: as SVG has it. `last`: the last value in words."""
 
     label: str
-    points: str
+    path: str
     last: str
     dash: int
     """Lines differ by this too, not by colour alone."""
@@ -52,9 +53,19 @@ class Chart:
     band_label: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """Seconds since the job's start: the last one shown, and when attempts began."""
+
+    end: float
+    begins: Sequence[float]
+
+
 def charts(parts: Sequence[Journal], named: Set[int]) -> tuple[Chart, ...]:
     """Those of which something was seen. `named`: ranks that are drawn one by one, however many there are."""
     end = max((part.seconds(part.events[-1].at) for part in parts if part.events), default=0.0)
+    begins = (part.seconds(event.at) for part in parts for event in part.events if isinstance(event, AttemptStarted))
+    axis = _Axis(end, sorted(begins))
     steps = _series(parts, ProgressSampled, lambda look: zip(look.ranks, look.steps, strict=True))
     memory = _series(parts, MemorySampled, lambda look: zip(look.ranks, map(add, look.own, look.children), strict=True))
     free = _series(parts, MemorySampled, lambda look: [(0, look.available)])
@@ -63,14 +74,14 @@ def charts(parts: Sequence[Journal], named: Set[int]) -> tuple[Chart, ...]:
     on_gpus = _series(parts, GpuSampled, lambda look: zip(look.gpus, look.used, strict=True))
     busy = _series(parts, GpuSampled, lambda look: zip(look.gpus, look.busy, strict=True))
     found = (
-        _chart("Optimizer steps of each rank", steps, _plain, named, end),
-        _chart("Seconds per optimizer step, mean between two looks", _step_times(steps), _time, named, end),
-        _chart("Memory of each rank, with its child processes", memory, _size, named, end),
-        _chart("Available memory of the host", free, _size, set(), end, "host"),
-        _chart("Memory used in the cgroup", in_cgroup, _size, set(), end, "cgroup"),
-        _chart("Free in /dev/shm", shm, _size, set(), end, "free"),
-        _chart("GPU memory in use", on_gpus, _size, set(), end, "GPU"),
-        _chart("Share of time in which a GPU ran a kernel", busy, _per_cent, set(), end, "GPU"),
+        _chart("Optimizer steps of each rank", steps, _plain, named, axis),
+        _chart("Seconds per optimizer step, mean between two looks", _step_times(steps), _time, named, axis),
+        _chart("Memory of each rank, with its child processes", memory, _size, named, axis),
+        _chart("Available memory of the host", free, _size, set(), axis, "host"),
+        _chart("Memory used in the cgroup", in_cgroup, _size, set(), axis, "cgroup"),
+        _chart("Free in /dev/shm", shm, _size, set(), axis, "free"),
+        _chart("GPU memory in use", on_gpus, _size, set(), axis, "GPU"),
+        _chart("Share of time in which a GPU ran a kernel", busy, _per_cent, set(), axis, "GPU"),
     )
     return tuple(chart for chart in found if chart is not None)
 
@@ -96,7 +107,8 @@ def _step_times(steps: Series) -> Series:
     for key, points in steps.items():
         for (begin, before), (end, now) in pairwise(points):
             if now > before and end > begin:
-                found.setdefault(key, []).append((end, (end - begin) / (now - before)))
+                mean = (end - begin) / (now - before)
+                found.setdefault(key, []).extend(((begin, mean), (end, mean)))
     return found
 
 
@@ -108,10 +120,10 @@ def _chart(
     series: Series,
     words: Callable[[float], str],
     named: Set[int],
-    end: float,
+    axis: _Axis,
     what: str = "rank",
 ) -> Chart | None:
-    if end <= 0 or max((len(points) for points in series.values()), default=0) < _LEAST_POINTS:
+    if axis.end <= 0 or max((len(points) for points in series.values()), default=0) < _LEAST_POINTS:
         return None
     if not any(value for points in series.values() for _, value in points):
         return None  # steps that nobody counted
@@ -125,16 +137,16 @@ def _chart(
     lines = tuple(
         Line(
             _label(key[0], equal[key], what),
-            _drawn(key[1], end, top),
+            _path(key[1], axis, top),
             words(key[1][-1][1]),
             index % 4,
         )
         for index, key in enumerate(key for key in equal if key in chosen)
     )
     others = [key for key in equal if key not in chosen]
-    band = _band([points for _, points in others], end, top) if others else ""
+    band = _band([points for _, points in others], axis.end, top) if others else ""
     label = f"{what}s {rank_list({number for key in others for number in equal[key]})}" if others else ""
-    return Chart(title, lines, words(top), words(0), end, band, label)
+    return Chart(title, lines, words(top), words(0), axis.end, band, label)
 
 
 def _label(node: str, numbers: Sequence[int], what: str) -> str:
@@ -142,8 +154,14 @@ def _label(node: str, numbers: Sequence[int], what: str) -> str:
     return ": ".join(filter(None, (node, f"{what}{many} {rank_list(numbers)}" if what in ("rank", "GPU") else what)))
 
 
-def _drawn(points: Sequence[tuple[float, float]], end: float, top: float) -> str:
+def _drawn(points: Points, end: float, top: float) -> str:
     return " ".join(f"{WIDTH * at / end:.1f},{HEIGHT * (1 - value / top):.1f}" for at, value in points)
+
+
+def _path(points: Points, axis: _Axis, top: float) -> str:
+    """The points as lines, one for each attempt."""
+    lines = groupby(points, key=lambda point: bisect(axis.begins, point[0]))
+    return " ".join(f"M{_drawn([*line], axis.end, top)}" for _attempt, line in lines)
 
 
 def _band(series: Sequence[Points], end: float, top: float) -> str:
