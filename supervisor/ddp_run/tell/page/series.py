@@ -102,11 +102,11 @@ def _series(
 
 
 def _step_times(steps: Series) -> Series:
-    """Between two looks at which a rank's count had grown; a count that falls belongs to another attempt."""
+    """Between two looks, from the first step on; a count that falls belongs to another attempt."""
     found: Series = {}
     for key, points in steps.items():
         for (begin, before), (end, now) in pairwise(points):
-            if now > before and end > begin:
+            if now > before > 0 and end > begin:
                 mean = (end - begin) / (now - before)
                 found.setdefault(key, []).extend(((begin, mean), (end, mean)))
     return found
