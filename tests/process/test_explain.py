@@ -6,14 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from tests.loaded_process import COMMAND
+from tests.made_run import made_run
 from tests.waiting import limit
 
 import ddp_run
-from ddp_run.record import journal
+from ddp_run.record import journal, own_process
 from ddp_run.record.events import (
     AttemptStarted,
     Event,
@@ -279,3 +281,16 @@ def test_many_logs_of_which_not_all_was_read_take_two_notes(tmp_path: Path) -> N
     block = run("explain", ".", cwd=tmp_path).stdout
     assert "= note: 11 other logs were only read in part too" in block
     assert block.count("were not") == 1
+
+
+def test_a_job_that_runs_has_not_failed(tmp_path: Path) -> None:
+    """Until then its journal looks like one whose ddp-run was killed."""
+    folder = made_run(tmp_path / "20261127-110000-0002", ranks=2, end="success")
+    first, *others = (folder / "events.jsonl").read_text().splitlines(keepends=True)
+    for process in (own_process.this_process(), None):
+        begun = json.loads(first) | {"process": None if process is None else asdict(process)}
+        lines = [line for line in others if '"RankExited"' not in line and '"RunEnded"' not in line]
+        (folder / "events.jsonl").write_text("".join([json.dumps(begun) + "\n", *lines[:20]]))
+        said = run("explain", str(folder), cwd=tmp_path).stdout
+        assert said.startswith("note: the job is still running, and no failure was seen\n") == (process is not None)
+        assert ("still running" in run("report", str(folder), "-o", "-", cwd=tmp_path).stdout) == (process is not None)

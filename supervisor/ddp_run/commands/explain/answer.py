@@ -19,7 +19,7 @@ from ddp_run.judge.replay import replay
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record import file_names, journal
 from ddp_run.record.attempt_events import attempts_made
-from ddp_run.record.events import AttemptEnded, Event, NodeReported, Rank, RunStarted, VerdictAgreed
+from ddp_run.record.events import AttemptEnded, Event, NodeReported, Rank, RunEnded, RunStarted, VerdictAgreed
 from ddp_run.record.recorded_runs import by_job, recorded_run
 from ddp_run.record.runs_meant import is_run, last_attempt
 from ddp_run.tell import catalogue_text, verdict_file, verdict_text
@@ -106,10 +106,13 @@ def _of_run(folder: Path) -> Answer:
         verdict, events = replay(folder)
     except (OSError, ValueError) as error:
         raise NotReadable(f"{folder} is not a run's folder: {error}") from error
+    running = verdict.cause is None and _still_runs(folder, events)
+    if running:
+        verdict = Verdict(None, None, title="the job is still running, and no failure was seen")
     attempts = max(attempts_made(events), default=-1) + 1
     run = next((event for event in events if isinstance(event, RunStarted)), None)
     decided = [event.reason for event in events if isinstance(event, AttemptEnded)]
-    reason = judging.final_reason(decided[-1], events) if decided else None
+    reason = judging.final_reason(decided[-1], events) if decided and not running else None
     document = verdict_file.as_json(
         verdict,
         run_id=run.run_id if run else None,
@@ -119,6 +122,11 @@ def _of_run(folder: Path) -> Answer:
         wall_at=journal.clock(events) if run else lambda _stamp: None,
     )
     return Answer(verdict, folder, attempts, None if reason is None else f"not retried: {reason}", document, events)
+
+
+def _still_runs(folder: Path, events: Sequence[Event]) -> bool:
+    run = None if any(isinstance(event, RunEnded) for event in events) else recorded_run(folder)
+    return run is not None and run.alive is True
 
 
 # ------------------------------------------------------------------------------------------------- logs
