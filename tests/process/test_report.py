@@ -35,7 +35,7 @@ def test_which_runs_leave_a_page(
 ) -> None:
     monkeypatch.setattr(run_end, "_PAGE_S", limit(60))
     with Loop([]) as loop, begun_run(tmp_path, loop, *words) as run:
-        run_end.write_page(run, verdict, 1, "not retried: same code")
+        run_end.end_page(run, run_end.begin_page(run, verdict, 1, "not retried: same code"))
         names = {path.name for path in run.folder.path.iterdir()}
         assert names == {"events.jsonl", *(["report.html"] if made else [])}
         if made:
@@ -47,7 +47,7 @@ def test_a_page_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(run_end, "_PAGE_S", 0.0)
     with Loop([]) as loop, begun_run(tmp_path, loop) as run:
         (run.folder.path / "report.html.tmp").write_text("half of it")
-        run_end.write_page(run, FAILED, 1, "not retried: same code")
+        run_end.end_page(run, run_end.begin_page(run, FAILED, 1, "not retried: same code"))
         assert [path.name for path in run.folder.path.iterdir()] == ["events.jsonl"]
 
 
@@ -57,7 +57,7 @@ def test_a_page_that_cannot_be_written_says_nothing(
     monkeypatch.setattr(run_end, "_PAGE_S", limit(60))
     with Loop([]) as loop, begun_run(tmp_path, loop) as run:
         (run.folder.path / "report.html").mkdir()
-        run_end.write_page(run, FAILED, 1, "not retried: same code")
+        run_end.end_page(run, run_end.begin_page(run, FAILED, 1, "not retried: same code"))
     assert capfd.readouterr() == ("", "")
 
 

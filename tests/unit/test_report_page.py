@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.made_run import HOSTILE, SECRET, made_run
+from tests.unit import test_time_spent as times
 
 from ddp_run.judge.replay import replay
 from ddp_run.judge.verdict import Collateral, FirstFailure, Verdict
@@ -30,6 +31,7 @@ from ddp_run.record.events import (
     RankPhase,
     RankStarted,
     RunStarted,
+    SignalReceived,
     StallEnded,
     StallSeen,
 )
@@ -245,7 +247,7 @@ def test_each_attempt_has_its_own_line(tmp_path: Path) -> None:
 
 def test_the_page_is_whole(page: str) -> None:
     reader = read(page)
-    wanted = ["verdict", "advice", "timeline", "order", "stalls", "charts", "logs", "differences", "plan"]
+    wanted = ["verdict", "advice", "timeline", "order", "time", "stalls", "charts", "logs", "differences", "plan"]
     assert reader.sections == wanted
     assert "rank 1 raised OSError" in reader.text
     assert "from the last good run here, 20261127-100000-0001".casefold() in reader.text.casefold()
@@ -298,10 +300,19 @@ def test_a_log_has_a_verdict_only() -> None:
 
 
 def test_where_the_time_went_is_shown_if_known() -> None:
-    known = Known(Verdict("failed", 1), 1, None, None, time_went=(("useful steps", 30.0), ("stalled", 10.0)))
+    assert "time" not in read(rendered(page_of(Known(Verdict("failed", 1), 1, None, None)), links=False)).sections
+    stopped = [SignalReceived(times.at(75), 15), times.exits(0, 115, -15), times.exits(1, 115, -15)]
+    events = [times.attempt(0, 0), *times.trains(), times.checkpoint("/ckpt/a.pt", 45), *stopped]
+    known = Known(Verdict("failed", 1), 1, None, None, parts=(*journals([events]),))
     text = read(rendered(page_of(known), links=False)).text
-    assert "75.0 %" in text
-    assert "25.0 %" in text
+    for words in (
+        "start-up20.0 8.7 %",
+        "optimizer steps120.0 52.2 %",
+        "after the first failure",
+        "lost 30s of 2 ranks",
+    ):
+        assert words in "".join(text.split("\n")), words
+    assert "no progress" not in text.partition("Where the time went")[2][:400]
 
 
 def test_the_markdown_stays_in_its_fence() -> None:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ from ddp_run.tell.output import AT_THE_END_S, Patience
 from ddp_run.tell.selection import failed_lines
 from ddp_run.tell.teller import Teller
 from ddp_run.values import helper_process, private_files
+from ddp_run.values.helper_process import HelperProcess
 
 _KEPT_WITHIN_S = 1.0
 _PAGE_S = 0.3
@@ -63,13 +65,14 @@ def end(run: Run, outcome: Outcome, attempts: int) -> int:
     # The answer comes first, before anything that may have to wait.
     told = teller(run, attempts)
     document = told.write(verdict, reason)
+    page = begin_page(run, verdict, attempts, f"not retried: {reason}")
     patience = run.patience(AT_THE_END_S)
     show_rest(run, patience, before_own=True)
     run.emit(RunEnded(now(), verdict.status))
     if run.journal.broken is not None:
         run.output.say(f"{run.folder.events} is incomplete: {run.journal.broken.strerror}", level="warning")
     told.show(verdict, reason, document)
-    write_page(run, verdict, attempts, f"not retried: {reason}")
+    end_page(run, page)
     _run_hooks(run, verdict, attempts, patience)
     show_rest(run, patience)
     told.show_line(verdict)
@@ -124,29 +127,37 @@ def _run_hooks(run: Run, verdict: Verdict, attempts: int, patience: Patience) ->
     patience.add(time.monotonic() - began)
 
 
-def write_page(run: Run, verdict: Verdict, attempts: int, decision: str) -> None:
-    """Write the run's page, before the user's commands, which may want it. With several nodes, node 0 does.
+def begin_page(run: Run, verdict: Verdict, attempts: int, decision: str) -> HelperProcess | None:
+    """Begin to write the run's page, if it is wanted. With several nodes, node 0 does.
 
-    A fork makes it: it knows all events, so nothing is read again, and libraries that only this needs aren't loaded
-    here. If it takes too long it is ended, and no page is left; `ddp-run report` makes it then.
+    A fork makes it, while the verdict is shown: it knows all events, so nothing is read again, and libraries that only
+    this needs aren't loaded here.
     """
     wanted = run.plan.options.report
     if wanted == "off" or (wanted == "failed" and verdict.outcome == "succeeded"):
-        return
+        return None
     if run.nodes is not None and run.nodes.where() is not None:
-        return
-    path, folder, events = run.folder.path / file_names.REPORT, run.folder.path, tuple(run.journal.events)
+        return None
+    folder, events = run.folder.path, (*run.journal.events, RunEnded(now(), verdict.status))
+    path = folder / file_names.REPORT
     try:
-        writer = helper_process.fork(lambda _fd: page_file(path, verdict, attempts, decision, folder, events), _PAGE_S)
+        return helper_process.fork(lambda _fd: page_file(path, verdict, attempts, decision, folder, events), _PAGE_S)
     except OSError:
+        return None
+
+
+def end_page(run: Run, writer: HelperProcess | None) -> None:
+    """Before the user's commands, which may want the page. If it takes too long no page is left, nor a part of one.
+
+    `ddp-run report` makes it then.
+    """
+    if writer is None:
         return
     writer.reaped = helper_process.reap(writer.pid, _PAGE_S)
     writer.end()
     if not writer.reaped:
-        try:
-            private_files.unfinished(path).unlink(missing_ok=True)
-        except OSError:
-            pass
+        with suppress(OSError):
+            private_files.unfinished(run.folder.path / file_names.REPORT).unlink(missing_ok=True)
 
 
 def page_file(

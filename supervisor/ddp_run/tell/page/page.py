@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from ddp_run.record.events import (
     StragglerSeen,
 )
 from ddp_run.record.journal import iso
+from ddp_run.record.time_spent import TimeSpent, time_spent
 from ddp_run.tell import verdict_file, verdict_text
 from ddp_run.tell.page.failure_order import Failure, failures, part_of
 from ddp_run.tell.page.series import Chart, charts
@@ -31,6 +32,18 @@ from ddp_run.values.words import duration_in_words
 
 _MOST_ROWS: Final = 40
 _MOST_VALUE: Final = 300
+_SPENT_ON: Final = {
+    "start": "start-up",
+    "init": "init_process_group to the first optimizer step",
+    "steps": "optimizer steps",
+    "other": "running, without optimizer steps",
+    "waiting": "waiting for a slow rank",
+    "stalled": "no progress",
+    "after_failure": "after the first failure or the signal to stop",
+    "shutdown": "shutting down",
+    "between_attempts": "between attempts",
+}
+"""By the names of `RankSeconds`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +65,6 @@ class Known:
     """The comparison of the nodes, as `nodes/facts.txt` has it."""
     advice_page: str = ""
     """More on the cause, as `ddp-run rules` prints it."""
-    time_went: tuple[tuple[str, float], ...] = ()
-    """Where the time went: what, and how many rank-seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +147,8 @@ class Page:
     environment: tuple[Row, ...]
     agent: str
     time_went: tuple[tuple[str, float], ...]
+    """What, and how many seconds of all ranks together."""
+    lost: str
 
 
 def page_of(known: Known) -> Page:
@@ -154,6 +167,7 @@ def page_of(known: Known) -> Page:
     stalls = [event for part in parts for event in part.events if isinstance(event, StallSeen)]
     culprits = {rank for stall in stalls[-1:] for rank in stall.culprits}
     slow = {e.rank for part in parts for e in part.events if isinstance(e, StragglerSeen)}
+    spent = [each for part in parts if (each := time_spent(part.events)) is not None]
     named = {*culprits, *slow, *(() if first is None or first.rank is None else (first.rank,))}
     return Page(
         title=title,
@@ -180,8 +194,17 @@ def page_of(known: Known) -> Page:
         defaults=tuple(row for row in options if row.other == "default"),
         environment=tuple(_settings(plan.get("environment"))),
         agent=_words(plan.get("agent")),
-        time_went=known.time_went,
+        time_went=tuple(_time_went(spent)),
+        lost="; ".join(dict.fromkeys(each.lost_words for each in spent if each.lost_words is not None)),
     )
+
+
+def _time_went(spent: Sequence[TimeSpent]) -> Iterator[tuple[str, float]]:
+    """Of all nodes that are known."""
+    nodes = [asdict(each.rank_seconds) for each in spent]
+    for name, label in _SPENT_ON.items():
+        if seconds := sum(each[name] or 0.0 for each in nodes):
+            yield label, seconds
 
 
 def _missing(parts: Sequence[Journal]) -> str:
