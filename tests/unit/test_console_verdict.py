@@ -78,7 +78,7 @@ FAILED_TEXT = golden(
       --> /data/ddp-run-logs/20261121-081500-a1b2/attempt_1/rank_3/stderr.log:17
        |     raise ValueError(sample)
        | ValueError: bad sample
-       = note: ranks 0-2 exited with code 1 after rank 3 (lost its peer, rank 3); they are not the cause
+       = note: ranks 0-2 exited with code 1 after rank 3 (lost their peer, rank 3); they are not the cause
        = note: not retried: same code, same data
     help: look at the sample that rank 3 had
           or skip it
@@ -127,8 +127,8 @@ WRAPPED = golden(
        |     raise ValueError(sample, of_the_loader, that_nobody, has_looked, at_before, today)
        | ValueError: a sample that nobody expected, and what it holds,
        |     which is a long list of tensors
-       = note: ranks 0-2 exited with code 1 after rank 3 (lost its peer,
-               rank 3); they are not the cause
+       = note: ranks 0-2 exited with code 1 after rank 3 (lost their
+               peer, rank 3); they are not the cause
        = note: not retried: same code, same data
     help: look at the sample that rank 3 had:
           its tensors are of another shape, which nobody has said before

@@ -11,7 +11,7 @@ _user: tuple[int, int] | None = None
 
 
 def make_room(sockets: int) -> None:
-    """Raise this process's soft limit so that so many sockets fit, as far as the hard one allows."""
+    """Raise this process's soft limit so that so many sockets fit, but not above the hard one."""
     global _user  # noqa: PLW0603  # the limit is the process's, too
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = sockets + _OTHERS

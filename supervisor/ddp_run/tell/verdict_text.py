@@ -237,7 +237,8 @@ def _collateral(verdict: Verdict) -> str:
     for other in verdict.collateral:
         reasons.setdefault(other.reason, []).append(other.rank)
     ranks = [other.rank for other in verdict.collateral]
-    shown = [(why, who) for why, who in reasons.items() if why][:3]
+    of_many = ((why.replace(" its ", " their ") if len(who) > 1 else why, who) for why, who in reasons.items())
+    shown = [(why, who) for why, who in of_many if why][:3]
     if len(reasons) == 1:
         why = f" ({neutral(shown[0][0])})" if shown else ""
     else:
