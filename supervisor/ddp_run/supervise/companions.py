@@ -125,3 +125,18 @@ class LogCap:
                 self._run.emit(LogCut(now(), Rank(int(rank)), int(restart), stream, int(dropped)))
             case _:
                 self._companion.tell_user(said)
+
+
+def start(run: Run) -> tuple[LogCap | None, tuple[str, ...]]:
+    """Start those that the options ask for. What limits the logs, if anything does, and what went wrong."""
+    options, cap = run.plan.options, None
+    try:
+        if options.status and run.output.console.is_on_terminal:
+            show_status(run)
+        if options.metrics:
+            write_metrics(run, Path(options.metrics))
+        if options.log_cap_bytes is not None:
+            cap = LogCap(run, options.log_cap_bytes)
+    except OSError as error:
+        return cap, (f"--metrics, --log-size-cap or --status has no effect: {error}",)
+    return cap, ()

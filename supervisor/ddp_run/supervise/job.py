@@ -29,6 +29,7 @@ from ddp_run.record.events import (
 from ddp_run.record.journal import Journal, now
 from ddp_run.record.own_process import this_process
 from ddp_run.record.run_folder import RunFolder
+from ddp_run.supervise import companions
 from ddp_run.supervise.attempt import Attempt
 from ddp_run.supervise.children import BroughtAlong, become_subreaper, kill_everything_below
 from ddp_run.supervise.inbox import Inbox, clear_stale
@@ -41,8 +42,6 @@ from ddp_run.values.redaction import redact_words
 if TYPE_CHECKING:
     from tenacity import RetryCallState
     from tenacity.wait import wait_base
-
-    from ddp_run.supervise.companions import LogCap
 
 _NEEDED_WHEN_RANKS_START_OR_DIE = (
     "ddp_run.observe.observer",
@@ -111,7 +110,7 @@ class _Job:
         """How the attempt before ended."""
         self._ended_by: PeerFailed | None = None
         """Another node, which ended the job between two attempts."""
-        self._log_cap: LogCap | None = None
+        self._log_cap: companions.LogCap | None = None
 
     def run(self) -> int:
         """Make attempts until one settles it; returns the exit code."""
@@ -119,8 +118,9 @@ class _Job:
         may_wait = self._run.plan.options.spare_nodes > 0
         if not may_wait:
             self._waiting = self._start_attempt()
-        self._start_companions()
-        self._start_keeper()
+        self._log_cap, problems = companions.start(self._run)
+        self._warnings = (*self._warnings, *problems)
+        self._start_keeper()  # which is to know them
         self._join_nodes()
         self._after_spawn()
         from tenacity import Retrying, retry_if_result
@@ -275,24 +275,6 @@ class _Job:
             self._run.keeper.start()
         except OSError as error:
             self._run.emit(Noted(now(), f"cannot start the keeper: {error}"))
-
-    def _start_companions(self) -> None:
-        """Before the keeper, which is to know them."""
-        options = self._run.plan.options
-        shows_status = options.status and self._run.output.console.is_on_terminal
-        if not options.metrics and options.log_cap_bytes is None and not shows_status:
-            return
-        from ddp_run.supervise.companions import LogCap, show_status, write_metrics
-
-        try:
-            if shows_status:
-                show_status(self._run)
-            if options.metrics:
-                write_metrics(self._run, Path(options.metrics))
-            if options.log_cap_bytes is not None:
-                self._log_cap = LogCap(self._run, options.log_cap_bytes)
-        except OSError as error:
-            self._warnings = (*self._warnings, f"--metrics, --log-size-cap or --status has no effect: {error}")
 
     def _join_nodes(self) -> None:
         """Meet the other nodes of the job, if it has several; one node alone may have a rendezvous, too."""

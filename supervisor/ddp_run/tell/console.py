@@ -17,6 +17,7 @@ from ddp_run.tell.outlet import LeftS, Outlet, Outlets
 from ddp_run.tell.selection import Prefix, Shown, label, prefixed, shown_by
 from ddp_run.tell.tail import Chunk
 from ddp_run.values.lines import MAX_HELD, STREAMS, LineBuffer, Stream, readable
+from ddp_run.values.terminal import fitting
 
 _FLOOD: Final = 64 << 10
 _FLOOD_LINES: Final = 4096
@@ -316,7 +317,7 @@ class Console:
             columns = os.get_terminal_size(live.fd).columns or 80  # a pseudo-terminal without a size says 0
         except OSError:
             columns = 80
-        return _fitting(line, columns)
+        return fitting(line, columns)
 
     # ------------------------------------------------------------------------------------------ writing
 
@@ -341,17 +342,3 @@ class Console:
         if self._drawn and live is not None:
             live.put(_ERASE, stays=True)
         self._drawn = b""
-
-
-def _fitting(line: bytes, columns: int) -> bytes:
-    """As much of `line` as fits on one row of a terminal: only one row can be erased."""
-    if line.isascii():
-        return line[: columns - 1]
-    from unicodedata import combining, east_asian_width
-
-    text, used = line.decode("utf-8", "replace"), 0
-    for index, character in enumerate(text):
-        used += 0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1
-        if used > columns - 1:
-            return text[:index].encode()
-    return line

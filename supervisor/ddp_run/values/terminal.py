@@ -88,3 +88,17 @@ def colour_forced() -> bool:
     return any(
         os.environ.get(name, "0").lower() not in ("", "0", "false") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")
     )
+
+
+def fitting(line: bytes, columns: int) -> bytes:
+    """As much of `line` as fits on one row of a terminal: only one row can be erased."""
+    if line.isascii():
+        return line[: columns - 1]
+    from unicodedata import combining, east_asian_width
+
+    text, used = line.decode("utf-8", "replace"), 0
+    for index, character in enumerate(text):
+        used += 0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1
+        if used > columns - 1:
+            return text[:index].encode()
+    return line
