@@ -13,7 +13,7 @@ from tests.made_run import made_run
 from tests.waiting import limit
 
 from ddp_run.judge.verdict import Verdict
-from ddp_run.supervise import run_end
+from ddp_run.supervise import last_page
 from ddp_run.supervise.loop import Loop
 
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
@@ -33,9 +33,9 @@ FAILED, SUCCEEDED = Verdict("failed", 1, title="rank 1 raised OSError"), Verdict
 def test_which_runs_leave_a_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], verdict: Verdict, made: bool
 ) -> None:
-    monkeypatch.setattr(run_end, "_PAGE_S", limit(60))
+    monkeypatch.setattr(last_page, "_DELAY_S", limit(60))
     with Loop([]) as loop, begun_run(tmp_path, loop, *words) as run:
-        run_end.end_page(run, run_end.begin_page(run, verdict, 1, "not retried: same code"))
+        last_page.finish(run, last_page.begin(run), verdict, 1, "not retried: same code")
         names = {path.name for path in run.folder.path.iterdir()}
         assert names == {"events.jsonl", *(["report.html"] if made else [])}
         if made:
@@ -44,20 +44,20 @@ def test_which_runs_leave_a_page(
 
 
 def test_a_page_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_end, "_PAGE_S", 0.0)
+    monkeypatch.setattr(last_page, "_DELAY_S", 0.0)
     with Loop([]) as loop, begun_run(tmp_path, loop) as run:
         (run.folder.path / "report.html.tmp").write_text("half of it")
-        run_end.end_page(run, run_end.begin_page(run, FAILED, 1, "not retried: same code"))
+        last_page.finish(run, last_page.begin(run), FAILED, 1, "not retried: same code")
         assert [path.name for path in run.folder.path.iterdir()] == ["events.jsonl"]
 
 
 def test_a_page_that_cannot_be_written_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run_end, "_PAGE_S", limit(60))
+    monkeypatch.setattr(last_page, "_DELAY_S", limit(60))
     with Loop([]) as loop, begun_run(tmp_path, loop) as run:
         (run.folder.path / "report.html").mkdir()
-        run_end.end_page(run, run_end.begin_page(run, FAILED, 1, "not retried: same code"))
+        last_page.finish(run, last_page.begin(run), FAILED, 1, "not retried: same code")
     assert capfd.readouterr() == ("", "")
 
 

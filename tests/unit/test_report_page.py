@@ -35,7 +35,7 @@ from ddp_run.record.events import (
     StallEnded,
     StallSeen,
 )
-from ddp_run.supervise.run_end import page_file
+from ddp_run.supervise.last_page import write_page
 from ddp_run.tell.page import files
 from ddp_run.tell.page.drawing import ticks
 from ddp_run.tell.page.failure_order import failures
@@ -116,7 +116,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     made_run(runs / "20261127-100000-0001", ranks=2, end="success")
     folder = made_run(runs / "20261127-110000-0002", ranks=8, end="failure")
     verdict, events = replay(folder)
-    page_file(folder / "report.html", verdict, 1, "not retried: same code", folder, events)
+    write_page(folder / "report.html", verdict, 1, "not retried: same code", events)
     return (folder / "report.html").read_text()
 
 
@@ -324,7 +324,7 @@ def test_a_torn_plan_is_left_out(tmp_path: Path) -> None:
     folder = made_run(tmp_path / "20261127-110000-0002", ranks=1, end="failure", torn=True)
     (folder / "plan.json").write_text(json.dumps({"options": 1})[:-1])
     verdict, events = replay(folder)
-    page_file(folder / "report.html", verdict, 1, "", folder, events)
+    write_page(folder / "report.html", verdict, 1, "", events)
     reader = read((folder / "report.html").read_text())
     assert "plan" not in reader.sections
     assert "timeline" in reader.sections
@@ -336,6 +336,6 @@ def test_a_key_that_begins_before_the_shown_lines_is_hidden(tmp_path: Path) -> N
     key = ["-----BEGIN PRIVATE KEY-----", *body]  # its writer was killed
     (folder / "attempt_0/rank_0/stdout.log").write_text("\n".join(["step 1", *key]) + "\n")
     verdict, events = replay(folder)
-    page_file(folder / "report.html", verdict, 1, "", folder, events)
+    write_page(folder / "report.html", verdict, 1, "", events)
     text = read((folder / "report.html").read_text()).text
     assert not [line for line in body if line in text]

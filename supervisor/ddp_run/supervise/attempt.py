@@ -119,6 +119,11 @@ class Attempt:
         self._ranks.close()
         run.on_signal = run.on_child_end = None
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a rank or the agent has, or the job was told to stop."""
+        return self._watch.has_failed or self._run.stops > 0
+
     def hear(self, event: Event) -> None:
         """Take an event from elsewhere: another node fails."""
         if not self._finished:

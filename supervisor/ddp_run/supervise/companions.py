@@ -127,8 +127,8 @@ class LogCap:
                 self._companion.tell_user(said)
 
 
-def start(run: Run) -> tuple[LogCap | None, tuple[str, ...]]:
-    """Start those that the options ask for. What limits the logs, if anything does, and what went wrong."""
+def start(run: Run) -> LogCap | None:
+    """Start those that the options ask for. Returns what limits the logs, if anything does."""
     options, cap = run.plan.options, None
     try:
         if options.status and run.output.console.is_on_terminal:
@@ -138,5 +138,5 @@ def start(run: Run) -> tuple[LogCap | None, tuple[str, ...]]:
         if options.log_cap_bytes is not None:
             cap = LogCap(run, options.log_cap_bytes)
     except OSError as error:
-        return cap, (f"--metrics, --log-size-cap or --status has no effect: {error}",)
-    return cap, ()
+        run.output.say(f"--metrics, --log-size-cap or --status has no effect: {error}", level="warning")
+    return cap

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from tenacity import RetryCallState
     from tenacity.wait import wait_base
 
+    from ddp_run.supervise.last_page import PageMaker
+
 _NEEDED_WHEN_RANKS_START_OR_DIE = (
     "ddp_run.observe.observer",
     "ddp_run.observe.core_dump",
@@ -110,6 +112,7 @@ class _Job:
         """How the attempt before ended."""
         self._ended_by: PeerFailed | None = None
         """Another node, which ended the job between two attempts."""
+        self._page: PageMaker | None = None
         self._log_cap: companions.LogCap | None = None
 
     def run(self) -> int:
@@ -118,8 +121,7 @@ class _Job:
         may_wait = self._run.plan.options.spare_nodes > 0
         if not may_wait:
             self._waiting = self._start_attempt()
-        self._log_cap, problems = companions.start(self._run)
-        self._warnings = (*self._warnings, *problems)
+        self._log_cap = companions.start(self._run)
         self._start_keeper()  # which is to know them
         self._join_nodes()
         self._after_spawn()
@@ -128,8 +130,7 @@ class _Job:
         from ddp_run.supervise import run_end
 
         if may_wait and (end := self._await_part()) is not None:
-            return run_end.end(self._run, end, 0)
-
+            return run_end.end(self._run, end, 0, None)
         attempts = Retrying(
             retry=retry_if_result(lambda outcome: outcome.decision.retry and not self._is_ending),
             wait=back_off(),
@@ -142,7 +143,7 @@ class _Job:
             outcome = self._await_part() or outcome
         if self._ended_by is not None:
             self._run.emit(self._ended_by)
-        return run_end.end(self._run, outcome, self._retries.started)
+        return run_end.end(self._run, outcome, self._retries.started, self._page)
 
     # ------------------------------------------------------------------------------------ attempts
 
@@ -164,7 +165,7 @@ class _Job:
             self._waiting, self._running = None, attempt
             attempt.wait()
             self._running = None
-            outcome = self._last = self._conclude(attempt.number)
+            outcome = self._last = self._conclude(attempt.number, failed=attempt.has_failed)
             run_end.show_failed(self._run, outcome.verdict)
             if not outcome.decision.free:
                 return outcome
@@ -175,6 +176,8 @@ class _Job:
     def _start_attempt(self) -> Attempt:
         """Start the next attempt's agent. Raises OSError."""
         retries = self._retries
+        if self._page is not None:
+            self._page.give_up()
         attempt = Attempt(self._run, retries.started)
         instead = retries.choose_port()
         attempt.start(port=retries.port, instead=instead, backend=retries.backend)
@@ -187,19 +190,18 @@ class _Job:
         from ddp_run.judge import retry
 
         number = self._retries.started
-        outcome = Outcome(last.verdict, retry.not_started(number + 1, error))
-        self._record_end(number, outcome)
-        return outcome
+        return self._ended(number, Outcome(last.verdict, retry.not_started(number + 1, error)))
 
-    def _conclude(self, number: int) -> Outcome:
+    def _conclude(self, number: int, *, failed: bool) -> Outcome:
         """Judge an attempt, with the other nodes if there are any, and decide what follows."""
         from ddp_run.judge import judging, retry
-        from ddp_run.supervise import run_end
+        from ddp_run.supervise import last_page, run_end
 
         run = self._run
         self._count_memory()
         if self._log_cap is not None:
             self._log_cap.settle()
+        self._page = last_page.begin(run) if failed else None
         events = run.journal.events
         if self._retries.are_used_up:
             seen = judging.judged_by_events(run.folder.path, events, number)
@@ -218,15 +220,15 @@ class _Job:
         self._retries.count(verdict, decision)
         if decision.retry and run.plan.options.spare_nodes and run.plan.has_store:  # the run may end well without it
             run_end.keep_against_host(verdict, run.folder.run_id, run.environ)
-        outcome = Outcome(verdict, decision)
-        self._record_end(number, outcome)
-        return outcome
+        return self._ended(number, Outcome(verdict, decision))
 
-    def _record_end(self, number: int, outcome: Outcome) -> None:
+    def _ended(self, number: int, outcome: Outcome) -> Outcome:
+        """Record how an attempt ended."""
         verdict, decision = outcome.verdict, outcome.decision
         follows = Next.RETRY if decision.retry else Next.STOP
         ended = verdict.outcome or "failed", verdict.cause, verdict.status
         self._run.emit(AttemptEnded(now(), number, *ended, follows, decision.reason))
+        return outcome
 
     def _count_memory(self) -> None:
         from ddp_run.observe.memory import count_oom_kills
@@ -291,7 +293,7 @@ class _Job:
         part = run.nodes.await_part()
         if isinstance(part, tuple):
             outcome = Outcome(*part)
-            self._record_end(self._retries.started, outcome)
+            self._ended(self._retries.started, outcome)
             return outcome
         self._retries.begin_at(part.attempt, part.decision)
         return None

@@ -13,33 +13,29 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import final
 
 from ddp_run.judge import judging, retry
 from ddp_run.judge.bad_hosts import failure_of
 from ddp_run.judge.verdict import Verdict
-from ddp_run.record import file_names, host_failures
+from ddp_run.record import host_failures
 from ddp_run.record.attempt_events import ended_before_retry
-from ddp_run.record.events import Event, Noted, RunEnded
+from ddp_run.record.events import Noted, RunEnded
 from ddp_run.record.journal import now
 from ddp_run.record.run_folder import RunFolder
 from ddp_run.settings.options import Options, Setting, Source
-from ddp_run.supervise import open_files
+from ddp_run.supervise import last_page, open_files
+from ddp_run.supervise.last_page import PageMaker
 from ddp_run.supervise.retries import Outcome
 from ddp_run.supervise.run import Run
 from ddp_run.tell.output import AT_THE_END_S, Patience
 from ddp_run.tell.selection import failed_lines
 from ddp_run.tell.teller import Teller
-from ddp_run.values import helper_process, private_files
-from ddp_run.values.helper_process import HelperProcess
+from ddp_run.values import helper_process
 
 _KEPT_WITHIN_S = 1.0
-_PAGE_S = 0.3
-"""How long the page may delay the end."""
 _TURN_S = 1.0
 _GRACE_S = 5.0
 """Between SIGTERM and SIGKILL for a hook when ddp-run is told to stop."""
@@ -52,7 +48,7 @@ _WITHIN = "DDP_RUN_HOOK"
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
-def end(run: Run, outcome: Outcome, attempts: int) -> int:
+def end(run: Run, outcome: Outcome, attempts: int, page: PageMaker | None) -> int:
     """End the run; `outcome` is the last attempt's. Returns the exit code for ddp-run."""
     verdict = judging.final(outcome.verdict, run.journal.events)
     by = ended_before_retry(run.journal.events)
@@ -65,14 +61,13 @@ def end(run: Run, outcome: Outcome, attempts: int) -> int:
     # The answer comes first, before anything that may have to wait.
     told = teller(run, attempts)
     document = told.write(verdict, reason)
-    page = begin_page(run, verdict, attempts, f"not retried: {reason}")
     patience = run.patience(AT_THE_END_S)
     show_rest(run, patience, before_own=True)
     run.emit(RunEnded(now(), verdict.status))
     if run.journal.broken is not None:
         run.output.say(f"{run.folder.events} is incomplete: {run.journal.broken.strerror}", level="warning")
     told.show(verdict, reason, document)
-    end_page(run, page)
+    last_page.finish(run, page, verdict, attempts, f"not retried: {reason}")
     _run_hooks(run, verdict, attempts, patience)
     show_rest(run, patience)
     told.show_line(verdict)
@@ -125,54 +120,6 @@ def _run_hooks(run: Run, verdict: Verdict, attempts: int, patience: Patience) ->
     run.on_child_end = commands.reaped
     commands.run(hooks(options, verdict.outcome, run.environ))
     patience.add(time.monotonic() - began)
-
-
-def begin_page(run: Run, verdict: Verdict, attempts: int, decision: str) -> HelperProcess | None:
-    """Begin to write the run's page, if it is wanted. With several nodes, node 0 does.
-
-    A fork makes it, while the verdict is shown: it knows all events, so nothing is read again, and libraries that only
-    this needs aren't loaded here.
-    """
-    wanted = run.plan.options.report
-    if wanted == "off" or (wanted == "failed" and verdict.outcome == "succeeded"):
-        return None
-    if run.nodes is not None and run.nodes.where() is not None:
-        return None
-    folder, events = run.folder.path, (*run.journal.events, RunEnded(now(), verdict.status))
-    path = folder / file_names.REPORT
-    try:
-        return helper_process.fork(lambda _fd: page_file(path, verdict, attempts, decision, folder, events), _PAGE_S)
-    except OSError:
-        return None
-
-
-def end_page(run: Run, writer: HelperProcess | None) -> None:
-    """Before the user's commands, which may want the page. If it takes too long no page is left, nor a part of one.
-
-    `ddp-run report` makes it then.
-    """
-    if writer is None:
-        return
-    writer.reaped = helper_process.reap(writer.pid, _PAGE_S)
-    writer.end()
-    if not writer.reaped:
-        with suppress(OSError):
-            private_files.unfinished(run.folder.path / file_names.REPORT).unlink(missing_ok=True)
-
-
-def page_file(
-    path: Path, verdict: Verdict, attempts: int, decision: str, folder: Path, events: tuple[Event, ...]
-) -> None:
-    """Write the page of a run from what is known of it."""
-    from ddp_run.observe.recorded_stacks import said_and_frames
-    from ddp_run.tell.page import files
-    from ddp_run.tell.page.page import page_of
-    from ddp_run.tell.page.rendering import rendered
-
-    stacks = said_and_frames(folder, files.last_starts(events).values())
-    parts = ((folder, events),)
-    known = files.known(verdict, attempts=attempts, decision=decision, folder=folder, parts=parts, stacks=[*stacks])
-    private_files.write_whole(path, rendered(page_of(known), links=True), durable=False)
 
 
 def keep_against_host(verdict: Verdict, run_id: str, environ: Mapping[str, str]) -> None:

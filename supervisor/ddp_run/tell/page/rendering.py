@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     import jinja2
 
 
+def load() -> None:
+    """Load what the first page takes time for."""
+    _template()
+
+
 def rendered(page: Page, *, links: bool) -> str:
     """The whole file. `links`: it will be in the run's folder, so paths in it can be links."""
     return _template().render(page=page, links=links)
