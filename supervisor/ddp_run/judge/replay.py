@@ -29,7 +29,7 @@ def replay(folder: Path) -> tuple[Verdict, tuple[Event, ...]]:
     waited = since_waiting(events)
     if waited and started is not None:
         verdict = _agreed(folder, started, judging.as_spare(waited), Ends(), waited)
-        return replace(verdict, notes=(*verdict.notes, *recorded.notes)), events
+        return judging.with_time(replace(verdict, notes=(*verdict.notes, *recorded.notes)), events), events
     if not made:
         raise ValueError(f"{folder / 'events.jsonl'} records no attempt")
     verdict = judging.judged(folder, events, made[-1])

@@ -292,9 +292,7 @@ class _Job:
             return None
         part = run.nodes.await_part()
         if isinstance(part, tuple):
-            outcome = Outcome(*part)
-            self._ended(self._retries.started, outcome)
-            return outcome
+            return self._ended(self._retries.started, Outcome(*part))
         self._retries.begin_at(part.attempt, part.decision)
         return None
 

@@ -15,6 +15,7 @@ from ddp_run.record.file_names import EVENTS
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes.agreement import Ears, Place
 from ddp_run.supervise.nodes.other_node import OtherNode
+from ddp_run.supervise.nodes.roster import Roster
 from ddp_run.tell import node_table
 from ddp_run.tell.verdict_file import keep_facts
 
@@ -26,9 +27,9 @@ _CLOCKS_S = 2.0
 class Comparison:
     """Of this node and `others`, by node rank or in the order in which they came, which grows."""
 
-    def __init__(self, place: Place, ears: Ears, others: Mapping[int, OtherNode]) -> None:
-        self._place, self._ears, self._others = place, ears, others
-        self.is_over = place.facts == ()
+    def __init__(self, place: Place, ears: Ears, others: Mapping[int, OtherNode], roster: Roster) -> None:
+        self._place, self._ears, self._others, self._roster = place, ears, others, roster
+        self._is_over = place.facts == ()
         """It was made, or isn't wanted."""
         self._complete_at: float | None = None
         """On time.monotonic(): since when all are here."""
@@ -38,19 +39,33 @@ class Comparison:
 
         Returns why the job must not run, or None.
         """
+        if not self._is_due:
+            return None
         if self._complete_at is None:  # from now on only the clocks are waited for
             self._complete_at = time.monotonic()
         measured = all(node.clock for node in self._others.values())
         if not measured and time.monotonic() - self._complete_at <= _CLOCKS_S:
             return None
-        self.is_over = True
+        return self._made(strict=self._place.strict)
+
+    def make_at_the_end(self) -> None:
+        """The attempt is over: compare them now if it failed too soon for that. It's too late to refuse it."""
+        if self._is_due:
+            self._made(strict=False)
+
+    @property
+    def _is_due(self) -> bool:
+        return not self._is_over and self._roster.round_size > 0 and self._roster.is_complete
+
+    def _made(self, *, strict: bool) -> str | None:
+        self._is_over = True
         try:
-            return self._make()
+            return self._make(strict)
         except Exception as error:
             self._ears.emit(Noted(now(), f"the nodes were not compared: {type(error).__name__}: {error}"))
             return None
 
-    def _make(self) -> str | None:
+    def _make(self, strict: bool) -> str | None:
         place = self._place
         facts = {0: (*place.facts, *unlike_nodes.clock(0, 0))}
         facts |= {rank: (*node.join.facts, *node.clock) for rank, node in self._others.items()}
@@ -60,7 +75,7 @@ class Comparison:
         for node in self._others.values():
             node.join = replace(node.join, facts=())
         rows = unlike_nodes.compare(facts)
-        found = unlike_nodes.compared(now(), rows, names, strict=place.strict)
+        found = unlike_nodes.compared(now(), rows, names, strict=strict)
         kept = keep_facts(Path(place.folder), node_table.render(rows, names))
         self._ears.emit(found)
         if found.refused:

@@ -56,7 +56,7 @@ class Hub(Side):
         self._ended_well = False
         """All ranks of this node have."""
         self._agent_was_let_go = False
-        self._comparison = Comparison(place, ears, self._nodes)
+        self._comparison = Comparison(place, ears, self._nodes, self._roster)
         self._pictures = Pictures(ears, self._tell_stall)
         self._key = place.job_key + place.munge.make()
         most = place.nodes + place.spares + _MOST_STRANGERS
@@ -134,9 +134,7 @@ class Hub(Side):
             self._end_all(self._node_rank, self._place.host, clash.said)
 
     def _compare_when_known(self) -> None:
-        if self._is_ending or self._comparison.is_over or not (self._roster.round_size and self._roster.is_complete):
-            return
-        if (said := self._comparison.make_when_known()) is not None:
+        if not self._is_ending and (said := self._comparison.make_when_known()) is not None:
             self._end_all(self._node_rank, self._place.host, said)
 
     def _find_out(self) -> None:
@@ -303,6 +301,7 @@ class Hub(Side):
             self._end_all(self._node_rank, place.host, own.verdict.title or "failed", here=True)
         absent_until = self._first_words_until() if self._started and self._is_ending else 0.0
         self._wait(lambda: self._without_verdict(absent_until), place.grace_s + VERDICTS_S)
+        self._comparison.make_at_the_end()
         others = self._roster.reports(self._first, self._never_joined)
         verdict = noted(self._verdict_of_all(own, others), self._ears.events)
         decision = decide(self._roster.with_spares(verdict))

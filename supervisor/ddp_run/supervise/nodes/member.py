@@ -265,8 +265,8 @@ class Member(Side):
         attempt, verdict, until = own.attempt, own.verdict, self._first_words_until()
 
         def not_told() -> str:
-            # node 0 may still speak if all nodes' ranks have met, and its port refuses nobody
-            may_speak = self._started and self._reach is not Reach.REFUSED and time.monotonic() < until
+            # all nodes' ranks have met: on a busy host node 0 may listen only after this
+            may_speak = self._started and time.monotonic() < until
             is_there = self._lost is None and (self._heard_at is not None or may_speak)
             return self._name_of_0 if is_there and (self._agreed is None or self._agreed.attempt < attempt) else ""
 
