@@ -88,7 +88,7 @@ def test_a_job_is_looked_at_until_it_ends(ddp: Launcher) -> None:
     assert "\x1b" not in once.stdout
     head, ranks, *_table = once.stdout.splitlines()
     assert ": running, attempt 1, " in head
-    assert ranks.rstrip() == "2 ranks"
+    assert ranks.rstrip() == "2 ranks, after-init"
     row = next(line for line in once.stdout.splitlines() if line.startswith("0-1 "))
     assert row.split()[:2] == ["0-1", "after-init"]
     assert row.rstrip().endswith("step 5/500 [red]"), row
