@@ -195,7 +195,8 @@ def test_the_folder_of_a_run_is_as_the_reference_lists_it(raised: Outcome) -> No
     assert (raised.folder.parent / "latest").is_symlink()
     within = [path.relative_to(raised.folder) for path in raised.folder.rglob("*")]
     found = {path.name for path in within if "rank_" not in str(path) or "rank_1" in str(path)}
-    listed = set(re.findall(r"\w+\.(?:jsonl|json|log|txt|html)\b|attempt_0|rank_1", listing.replace("rank_3", "rank_1")))
+    name = r"\w+\.(?:jsonl|json|log|txt|html)\b|attempt_0|rank_1"
+    listed = set(re.findall(name, listing.replace("rank_3", "rank_1")))
     # A job on one node, without NCCL, that never stood still; on a busy host it may leave no page.
     others = {"nccl.log", "flight.json", "ras.txt", "stderr_end.log"}
     assert listed - others == found | {"report.html"}
