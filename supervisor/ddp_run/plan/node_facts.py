@@ -74,7 +74,7 @@ def _host(options: Options, route: net.Route | None) -> Iterator[Fact]:
         (Known.NCCL, _or_none(lambda: _nccl(torch_run.parents[2])) if torch_run is not None else None),
         (Known.DRIVER, _or_none(_driver)),
         (Known.GPUS, _or_none(lambda: str(len([*Path("/proc/driver/nvidia/gpus").iterdir()])))),
-        (Known.SCRIPT, _or_none(lambda: _script(options))),
+        (Known.SCRIPT, script_hash(options)),
         (Known.ARGUMENTS, _hash_of(options.script_args)),
         (Known.RANKS, options.nproc),
         (Known.INTERFACE, route.interface if route is not None else None),
@@ -107,6 +107,11 @@ def _driver() -> str | None:
     text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
     words = text.partition("Kernel Module")[2].split()
     return next((word for word in words if re.fullmatch(r"\d+(?:\.\d+)+", word)), None)
+
+
+def script_hash(options: Options) -> str | None:
+    """Return a hash of the script's text; None for a module or a program, and if it can't be read."""
+    return _or_none(lambda: _script(options))
 
 
 def _script(options: Options) -> str | None:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from ddp_run import __version__
 from ddp_run.plan.installed_torch import torch_versions
 from ddp_run.plan.launch_plan import LaunchPlan, agent_argv, log_dir
+from ddp_run.plan.node_facts import script_hash
+from ddp_run.values.node_fact import Known
 from ddp_run.values.private_files import open_private
 from ddp_run.values.redaction import redact, redact_lines, redact_mapping, redact_words
 
@@ -43,7 +45,12 @@ def as_data(plan: LaunchPlan, argv: Sequence[str], run_id: str | None, node: Nod
         "options": settings,
         "environment": environment,
         "agent": list(redact_words(agent_argv(plan, folder=folder, port=None))),
-        "versions": {"ddp-run": __version__, "torch": torch_versions()[0], "python": platform.python_version()},
+        "versions": {
+            "ddp-run": __version__,
+            "torch": torch_versions()[0],
+            "python": platform.python_version(),
+            str(Known.SCRIPT): script_hash(options),
+        },
         "host": socket.gethostname(),
         "node": None if node is None else _of_node(node),
     }
