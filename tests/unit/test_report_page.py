@@ -293,6 +293,14 @@ def test_a_hostile_folder_stays_text() -> None:
     assert "alert" not in reader.inlined["script"]
 
 
+def test_code_that_has_changed_since_the_last_good_run_is_shown() -> None:
+    versions = {"torch": "2.13.0", "script (SHA-256)": "aaaa"}
+    plan, good = {"versions": versions}, {"versions": {**versions, "script (SHA-256)": "bbbb"}}
+    found = page_of(Known(Verdict("failed", 1), 1, None, None, plan=plan, good_plan=good)).differences
+    assert found is not None
+    assert [(row.name, row.value, row.other) for row in found] == [("script (SHA-256)", "aaaa", "bbbb")]
+
+
 def test_a_log_has_a_verdict_only() -> None:
     known = files.known(Verdict(None, None, title="nothing is known"), attempts=None, decision=None)
     reader = read(rendered(page_of(known), links=False))
