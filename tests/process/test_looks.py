@@ -82,6 +82,25 @@ def test_a_run_of_another_host_is_seen_by_its_files(tmp_path: Path) -> None:
     assert "no stacks of it were recorded" in done.stderr
 
 
+def test_nodes_of_one_job_are_one_table(tmp_path: Path) -> None:
+    """Their folders are beside each other, as on a shared file system."""
+    logs = tmp_path / "ddp-run-logs"
+    first = run_at(logs, 1, outcome=None, process=ELSEWHERE, node=(0, 2), host="n0")
+    second = run_at(logs, 2, outcome=None, process=ELSEWHERE, node=(1, 2), host="n1")
+    run_at(logs, 3, outcome=None, process=ELSEWHERE, host="n2")
+    other = RankStarted(MonotonicNs(8 * S), Rank(1), LocalRank(0), 0, 10, 16, 8, "attempt_0/rank_1", watched=True)
+    add(first, sampled(60, (10,)), sampled(120, (130,)))
+    events = second / "events.jsonl"
+    events.write_text("".join(line for line in events.open() if "RankStarted" not in line))
+    for at_s, steps in ((60, 10), (120, 70)):
+        at = ProgressSampled(MonotonicNs(at_s * S), (Rank(1),), ("training",), (steps,), (steps,))
+        add(second, *([other] if at_s == 60 else []), at)
+    shown = json.loads(run(tmp_path, "watch", "--once", "--json", first.name).stdout)
+    assert (shown["run"], shown["host"], shown["steps_per_s"]) == (first.name, "2 hosts", 1.0)
+    assert [(each["rank"], each["step"], each["behind"]) for each in shown["ranks"]] == [(0, 130, 0), (1, 70, 60)]
+    assert shown["slowest"] == {"rank": 1, "why": "60 steps behind"}
+
+
 def test_the_newest_that_runs_comes_before_the_newest(tmp_path: Path) -> None:
     logs = tmp_path / "ddp-run-logs"
     over, runs = run_at(logs, 2, started_ns=NOW), run_at(logs, 1, started_ns=NOW - S, outcome=None, process=HERE)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from ddp_run.commands.explain.answer import Answer
-    from ddp_run.commands.watch.look import Watched
+    from ddp_run.commands.watch.nodes import WatchedJob
     from ddp_run.tell.snapshot import Snapshot
 
 _LOOK_S = 1.0
@@ -42,14 +42,14 @@ def command(run: str | None, once: bool, as_json: bool, log_dir: str | None) -> 
     RUN is a run's folder, or its name in the folder of runs; without RUN, the newest that is running. Ranks that show
     the same share a row. Only reads what is there, so it can't disturb the job. When the run ends, this prints the
     verdict and exits with the run's exit code; q or Ctrl-C leave before (exit code 130). A pipe gets a frame every
-    10 s. On another host with the same files, figures may be a minute old.
+    10 s. Other nodes' ranks are shown too if their folders are beside this one; those figures may be a minute old.
     """
-    from ddp_run.commands.watch.look import Watched
+    from ddp_run.commands.watch.nodes import WatchedJob
     from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record.runs_meant import NoRun, run_to_look_at
 
     try:
-        watched = Watched(run_to_look_at(run, runs_folder(log_dir)))
+        watched = WatchedJob(run_to_look_at(run, runs_folder(log_dir)))
     except (NoRun, OSError) as error:
         raise click.ClickException(str(error)) from error
     drawn = os.isatty(1) and os.environ.get("TERM", "dumb") not in ("dumb", "unknown") and not (once or as_json)
@@ -60,7 +60,7 @@ def command(run: str | None, once: bool, as_json: bool, log_dir: str | None) -> 
     return _show_end(last, as_json) if watched.over else 0
 
 
-def _printed(watched: Watched, once: bool, as_json: bool) -> Snapshot:
+def _printed(watched: WatchedJob, once: bool, as_json: bool) -> Snapshot:
     """Objects, or now and then a frame with all rows; returns the last snapshot."""
     from rich.console import Console
 
@@ -84,7 +84,7 @@ def _printed(watched: Watched, once: bool, as_json: bool) -> Snapshot:
         time.sleep(_LOOK_S)
 
 
-def _on_screen(watched: Watched) -> Snapshot:
+def _on_screen(watched: WatchedJob) -> Snapshot:
     """One frame that is redrawn, on the terminal's other screen; the last stays. Returns it."""
     from rich.console import Console
     from rich.live import Live

@@ -46,7 +46,7 @@ _LONGEST = 500
 _MOST_TOLD = 20
 _STILL_SLOW_S = 150.0
 """A slow rank is reported once a minute at most."""
-_BEHIND = 2
+BEHIND = 2
 """The boards aren't read at one moment: a difference of one step means nothing."""
 _SECOND = 1_000_000_000
 
@@ -200,7 +200,7 @@ class Watched:
         if self._stall is not None:
             return next((Slowest(rank, "others wait for it") for rank in self._stall.culprits), None)
         last = max(rows, key=lambda row: row.behind or 0, default=None)
-        if last is not None and (last.behind or 0) >= _BEHIND:
+        if last is not None and (last.behind or 0) >= BEHIND:
             return Slowest(last.ranks[0], f"{last.behind} steps behind")
         late = self._state.straggler
         if late is None or _seconds(at - late.at) > _STILL_SLOW_S:
