@@ -96,7 +96,7 @@ def test_nodes_of_one_job_are_one_table(tmp_path: Path) -> None:
         at = ProgressSampled(MonotonicNs(at_s * S), (Rank(1),), ("training",), (steps,), (steps,))
         add(second, *([other] if at_s == 60 else []), at)
     shown = json.loads(run(tmp_path, "watch", "--once", "--json", first.name).stdout)
-    assert (shown["run"], shown["host"], shown["steps_per_s"]) == (first.name, "2 hosts", 1.0)
+    assert (shown["run"], shown["host"], shown["steps_per_s"]) == (first.name, "n0, n1", 1.0)
     assert [(each["rank"], each["step"], each["behind"]) for each in shown["ranks"]] == [(0, 130, 0), (1, 70, 60)]
     assert shown["slowest"] == {"rank": 1, "why": "60 steps behind"}
 

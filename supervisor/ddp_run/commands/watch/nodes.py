@@ -14,6 +14,7 @@ from ddp_run.record.recorded_runs import RecordedRun, by_job, recorded_runs
 from ddp_run.tell.snapshot import RankRow, Slowest, Snapshot
 
 _LOOK_FOR_NODES_S = 10.0
+_MOST_HOSTS = 4
 
 
 @final
@@ -63,10 +64,11 @@ def joined(own: Snapshot, others: Sequence[Snapshot]) -> Snapshot:
     ranks = tuple(replace(row, behind=None if row.behind is None else first - (row.step or 0)) for row in rows)
     rates = [each.steps_per_s for each in every if each.steps_per_s is not None]
     notes = dict.fromkeys(each.note for each in every if each.note is not None)
+    hosts = dict.fromkeys(each.host for each in every if each.host is not None)
     told = {each.line: each for one in every for each in one.told}
     return replace(
         own,
-        host=f"{len(every)} hosts",
+        host=", ".join(hosts) if len(hosts) <= _MOST_HOSTS else f"{len(hosts)} hosts",
         steps_per_s=min(rates, default=None),
         slowest=_slowest(every, ranks),
         progress=next((each.progress for each in every if each.progress is not None), None),
