@@ -438,6 +438,8 @@ def test_a_long_traceback_is_cut_and_still_arrives(ranks: Ranks) -> None:
 
 
 def test_modules_of_the_program_do_not_run_in_place_of_pythons(ranks: Ranks) -> None:
+    if ranks.warm:
+        pytest.skip("beside such modules, ranks start cold")
     for name in ("json", "traceback", "runpy", "bootstrap", "failure", "program", "linecache", "re"):
         ranks.write(f"{name}.py", f"print('loaded {name}')\n")
     script = ranks.write("prog.py", "raise ValueError('bad')\n")
@@ -729,6 +731,8 @@ def test_a_rank_ends_with_its_parent(ranks: Ranks) -> None:
 
 
 def test_a_rank_whose_agent_has_ended_does_not_start(ranks: Ranks) -> None:
+    if ranks.warm:
+        pytest.skip("its server ends with the agent, and the rank with the server")
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait(limit(60))
     rank = ranks.rank("script", ranks.write("prog.py", "print('ran')\n"), boot=ranks.boot(agent=gone.pid))

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self, final
@@ -97,6 +98,20 @@ def next_data(fd: int, offset: int) -> int:
         return os.lseek(fd, offset, os.SEEK_DATA)
     except OSError:
         return offset
+
+
+def read_data(fd: int, size: int, offset: int) -> tuple[bytes, int]:
+    """Up to `size` bytes of a file from `offset` on, without what is in holes, and where to go on. Raises OSError.
+
+    A log has holes where --log-size-cap dropped its middle, and where it was truncated under a rank.
+    """
+    data = os.pread(fd, size, offset)
+    if b"\0" in data and (start := next_data(fd, offset)) > offset:
+        return read_data(fd, size, start)
+    if b"\0" in data:
+        with suppress(OSError):
+            data = data[: os.lseek(fd, offset, os.SEEK_HOLE) - offset]
+    return data, offset + len(data)
 
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

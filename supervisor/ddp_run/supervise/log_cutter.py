@@ -34,6 +34,7 @@ _LOOK_S = 1.0
 _LINE_BYTES = 64 << 10
 """How far to look for the beginning of a line."""
 _NOTICE_CHARS = 80
+_BLOCK = 4096
 _PUNCH_HOLE = 0x02 | 0x01
 """linux/falloc.h: FALLOC_FL_PUNCH_HOLE with FALLOC_FL_KEEP_SIZE."""
 
@@ -41,10 +42,10 @@ _PUNCH_HOLE = 0x02 | 0x01
 @final
 @dataclass
 class CutLog:
-    """A log, and what it lacks: the bytes from `begin` to `end`."""
+    """A log, and what it lacks: the bytes from `place`, where it says so, to the newline at `end`."""
 
     log: RankLog
-    begin: int = 0
+    place: int = 0
     end: int = 0
     _inode: int = 0
 
@@ -55,28 +56,30 @@ class CutLog:
         """
         status = self.log.path.lstat()
         if status.st_size < self.end or status.st_ino != self._inode:  # truncated, or another file
-            self.begin = self.end = 0
+            self.place = self.end = 0
             self._inode = status.st_ino
-        if status.st_size - (self.end - self.begin) <= cap:
+        if status.st_size - (self.end - self.place) <= cap:
             return False
         first = not self.end
         with self.log.open() as file:  # only a regular file, through no link
             fd = os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDWR | os.O_CLOEXEC)
         try:
-            self._cut(fd, cap, status.st_size)
+            self._cut(fd, cap, status)
         finally:
             os.close(fd)
         return first
 
-    def _cut(self, fd: int, cap: int, size: int) -> None:
-        place = self.begin - _NOTICE_CHARS if self.begin else _line_start(fd, cap // 4)
-        # The zeros are a line: what follows them is whole.
-        end = _line_start(fd, size - cap // 2) - 1
-        _punch(fd, place, end)  # first: where that can't be done, nothing changes
+    def _cut(self, fd: int, cap: int, status: os.stat_result) -> None:
+        place = self.place or _line_start(fd, cap // 4)
+        end = _line_start(fd, status.st_size - cap // 2) - 1
+        # Whole blocks are a hole, which readers can skip; a part of one would be zeros in a block of data.
+        block = max(_BLOCK, status.st_blksize)
+        hole, hole_end = -(-(place + _NOTICE_CHARS) // block) * block, end // block * block
+        _punch(fd, hole, hole_end)  # first: where that can't be done, nothing changes
         notice = f"[ddp-run dropped {size_in_words(end - place)} here: --log-size-cap]"
-        os.pwrite(fd, f"\n{notice:{_NOTICE_CHARS - 2}}\n".encode(), place)
-        os.pwrite(fd, b"\n", end)
-        self.begin, self.end = place + _NOTICE_CHARS, end
+        os.pwrite(fd, f"\n{notice:{hole - place - 2}}\n".encode(), place)
+        os.pwrite(fd, b" " * (end - hole_end) + b"\n", hole_end)  # a line: what follows is whole
+        self.place, self.end = place, end
 
     def close_up(self) -> None:
         """Leave out the zeros, if nobody writes to it any longer. Raises OSError."""
@@ -85,7 +88,8 @@ class CutLog:
             status = os.fstat(old.fileno())
             new = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, status.st_mode & 0o777)
             try:
-                _copy(old.fileno(), new, 0, self.begin)
+                _copy(old.fileno(), new, 0, self.place + _NOTICE_CHARS - 1)
+                os.write(new, b"\n")
                 _copy(old.fileno(), new, self.end, status.st_size)
                 os.utime(new, ns=(status.st_atime_ns, status.st_mtime_ns))
                 now = path.lstat()
@@ -99,7 +103,7 @@ class CutLog:
     @property
     def said(self) -> str:
         """The line about it for ddp-run."""
-        return f"cut {self.log.rank} {self.log.restart} {self.log.stream} {self.end - self.begin}"
+        return f"cut {self.log.rank} {self.log.restart} {self.log.stream} {self.end - self.place}"
 
 
 def main(folder: Path, cap: int) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self, final
 
-from ddp_run.record.run_folder import next_data, open_run_file
+from ddp_run.record.run_folder import open_run_file, read_data
 from ddp_run.tell.inotify import IN_MODIFY, IN_Q_OVERFLOW, Inotify
 from ddp_run.values.lines import STREAMS, Stream
 
@@ -97,19 +97,8 @@ class _Tail:
 
     def read(self, size: int) -> bytes:
         """Up to `size` bytes; fewer only at the end. Raises OSError (a network file system's stale handle)."""
-        data = os.pread(self.fd, size, self.offset)
-        if data and not data[0] and not data.strip(b"\0"):
-            data = self._skip_hole(data, size)
-        self.offset += len(data)
+        data, self.offset = read_data(self.fd, size, self.offset)
         return data
-
-    def _skip_hole(self, data: bytes, size: int) -> bytes:
-        # Truncating a file under a rank that does not append leaves a hole up to the rank's own offset.
-        start = next_data(self.fd, self.offset)
-        if start == self.offset:
-            return data
-        self.offset = start
-        return os.pread(self.fd, size, start)
 
 
 @final

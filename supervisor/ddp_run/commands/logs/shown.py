@@ -22,7 +22,7 @@ from ddp_run.record import file_names
 from ddp_run.record.events import RunStarted
 from ddp_run.record.rank_logs import AGENT, RankLog, agent_logs, attempts, rank_logs
 from ddp_run.record.recorded_runs import RecordedRun, recorded_run
-from ddp_run.record.run_folder import next_data
+from ddp_run.record.run_folder import read_data
 from ddp_run.tell.console import Console
 from ddp_run.tell.tail import Chunk, Tailer
 from ddp_run.values import terminal
@@ -134,9 +134,9 @@ def _no_limit() -> float:
 def _pieces(log: RankLog, start: int) -> Iterator[Iterable[Chunk]]:
     """The file from byte `start` on. Raises OSError."""
     with log.open() as file:
-        while data := os.pread(file.fileno(), _PIECE, start):
+        while (read := read_data(file.fileno(), _PIECE, start))[0]:
+            data, start = read
             yield (Chunk(log.rank, log.rank, log.stream, data),)
-            start = next_data(file.fileno(), start + len(data))
 
 
 def _next(pieces: Iterator[Iterable[Chunk]], _streams: Collection[Stream]) -> Iterable[Chunk]:
