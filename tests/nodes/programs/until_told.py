@@ -1,7 +1,6 @@
 """until_told.py FILE [HOST]: sums until FILE is there. FILE may say what happens to the rank on HOST then.
 
-`disk`: it finds its disk full; `xid`: its GPU falls off the bus, says the kernel; `killed`: it's killed, and FILE is
-removed.
+`disk`: it finds its disk full; `killed`: it's killed, and FILE is removed.
 """
 
 from __future__ import annotations
@@ -32,10 +31,6 @@ if how == "killed":
     os.kill(os.getpid(), 9)
 if how == "disk":
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/data/checkpoint.pt")
-if how == "xid":
-    line = f"NVRM: Xid (PCI:0000:3b:00): 79, pid={os.getpid()}, name=python, GPU has fallen off the bus."
-    Path("/dev/kmsg").write_text(f"<3>{line}\n")
-    raise RuntimeError("CUDA error: unspecified launch failure")
 del over
 gc.collect()
 dist.barrier()
