@@ -67,6 +67,15 @@ class _Thinned(list[_T]):
         super().__init__()
         self._recent = recent
         self._may_go: dict[type[Event], list[_T]] = {}
+        self.looked_at: set[Rank] = set()
+        """Ranks whose memory was looked at: trends begin with the first look, so that stays."""
+
+    def kind_that_may_go(self, event: Event) -> type[Event] | None:
+        """The event's kind; None if it stays."""
+        if isinstance(event, MemorySampled) and not self.looked_at.issuperset(event.ranks):
+            self.looked_at.update(event.ranks)
+            return None
+        return type(event) if isinstance(event, _SAMPLES) else None
 
     def add(self, item: _T, kind: type[Event] | None) -> None:
         """Append an item; None: it stays. Now and then this drops old ones."""
@@ -83,20 +92,16 @@ class _Thinned(list[_T]):
 
 @final
 class KeptEvents(_Thinned[Event]):
-    """Events, of whose samples the latest are kept, and the first look at a rank's memory, where trends begin."""
+    """Events, of whose samples the latest are kept, and the first look at a rank's memory."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         super().__init__(RECENT)
-        self._looked_at: set[Rank] = set()
         for event in events:
             self.append(event)
 
     def append(self, event: Event) -> None:
         """Add one."""
-        is_first = isinstance(event, MemorySampled) and not self._looked_at.issuperset(event.ranks)
-        if isinstance(event, MemorySampled):
-            self._looked_at.update(event.ranks)
-        self.add(event, type(event) if isinstance(event, _SAMPLES) and not is_first else None)
+        self.add(event, self.kind_that_may_go(event))
 
 
 class Journal:
@@ -264,12 +269,11 @@ def _thinned(lines: Iterable[tuple[int, bytes]], recent: int) -> Recorded:
     """
     kept = _Thinned[tuple[int, bytes, Event | None]](recent)
     damaged: list[int] = []
-    started, looked_at = set[Rank](), set[Rank]()
-    """Ranks, and those whose memory was looked at."""
+    started: set[Rank] = set()
     for number, line in lines:
         kind = next((each for each in _SAMPLES if _begins_with(line, each)), None)
-        looks_first = kind is MemorySampled and (not looked_at or not started <= looked_at)
-        if kind is not None and not looks_first and line.endswith(b"}\n"):
+        may_stay = kind is MemorySampled and (not kept.looked_at or not started <= kept.looked_at)
+        if kind is not None and not may_stay and line.endswith(b"}\n"):
             kept.add((number, line, None), kind)
             continue
         event = _decoded(line, number, damaged)
@@ -277,10 +281,7 @@ def _thinned(lines: Iterable[tuple[int, bytes]], recent: int) -> Recorded:
             continue
         if isinstance(event, RankStarted):
             started.add(event.rank)
-        elif isinstance(event, MemorySampled) and not looked_at.issuperset(event.ranks):
-            looked_at.update(event.ranks)
-            kind = None
-        kept.add((number, line, event), kind)
+        kept.add((number, line, event), kept.kind_that_may_go(event))
     found = (event or _decoded(line, number, damaged) for number, line, event in kept)
     return Recorded(tuple(event for event in found if event is not None), tuple(sorted(damaged)))
 
