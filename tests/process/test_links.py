@@ -703,6 +703,30 @@ def test_a_nodes_wall_clock_is_measured(loop: Loop, wall_s: float, seconds: str)
     other.close()
 
 
+def test_a_measurement_of_a_clock_loses_worth_with_time(loop: Loop) -> None:
+    one, other = connected()
+    link = End(loop, one, KEY, is_server=True).link
+    node = OtherNode(1, Join(1, 2, "b", "/r"), link)
+
+    def measure(after_s: float, ahead_s: float) -> float:
+        """An answer that took 2 ms more than nothing, so long after the last one that counted."""
+        node._measured_at -= round(after_s * 1e9)
+        node._pinged = (7, time.monotonic_ns() - 4_000_000)
+        node.measure(Pong(7, time.monotonic_ns(), time.time_ns() + round(ahead_s * 1e9)))
+        offset_ns = node.wall_offset_ns
+        assert offset_ns is not None
+        return round(offset_ns / 1e9, 1)
+
+    node.ping(7)
+    assert node.wall_offset_ns is None
+    node.measure(Pong(7, time.monotonic_ns(), time.time_ns() + 10**9))
+    assert round((node.wall_offset_ns or 0) / 1e9, 1) == 1.0
+    assert measure(10, 2.0) == 1.0, "clocks run apart by 0.15 ms in ten seconds: a rough answer knows less"
+    assert measure(1000, 3.0) == 3.0, "and by 15 ms in a thousand"
+    link.close()
+    other.close()
+
+
 def test_a_clock_that_nobody_tells_is_not_waited_for(loop: Loop, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OtherNode, "measure", lambda _node, _pong: None)
     runs = unlike(loop, place)

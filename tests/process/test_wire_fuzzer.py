@@ -23,14 +23,16 @@ from ddp_run.evidence.model import Quote
 from ddp_run.judge.of_nodes import Ends
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import FirstFailure, Verdict
+from ddp_run.observe.lateness import Arrivals
 from ddp_run.plan.net import free_port
-from ddp_run.record.events import MonotonicNs, Rank
+from ddp_run.record.events import MonotonicNs, Rank, StragglerSeen
 from ddp_run.supervise.loop import Loop
 from ddp_run.supervise.nodes import hub as hub_side
 from ddp_run.supervise.nodes.agreement import Place
 from ddp_run.supervise.nodes.link import Link, dial
 from ddp_run.supervise.nodes.messages import (
     Agreed,
+    Came,
     End,
     EndedWell,
     Failing,
@@ -45,6 +47,7 @@ from ddp_run.supervise.nodes.messages import (
     Pong,
     RankTaken,
     Report,
+    Slow,
     Stalled,
     Start,
     encode,
@@ -55,6 +58,7 @@ pytestmark = pytest.mark.slow_system
 STOPPED = Verdict("failed", 75, title="stopped with the job")
 FIRST = FirstFailure(Rank(2), exit_code=7, at=MonotonicNs(5))
 OWN = replace(BAD, first_failure=FIRST, notes=("a note",), evidence=(Quote("stderr.log", 1, "ValueError"),))
+SHOWN = Arrivals((Rank(2),), 0.4, ("gloo:0",), (1,), (Rank(2),), (5,), (5,))
 SAMPLES: tuple[Message, ...] = (
     Join(2, 3, "c", "/runs/c"),
     Join(1, 3, "d", "/runs/d"),
@@ -75,6 +79,8 @@ SAMPLES: tuple[Message, ...] = (
     Looked(0, shown(2)),
     Looked(0, None),
     Stalled(0, None),
+    Came(0, 1, SHOWN),
+    Slow(0, StragglerSeen(MonotonicNs(5), Rank(2), 9, 9, 0.2, 0.4, node="node 2 (c)")),
 )
 WRONG: tuple[object, ...] = (
     None, True, -1, 0, 1, 2**63 - 1, 2**63, 0.5, 1e308, "\x1b[31m", "", "\ud800", "\ud800/x", "x" * 5000, [], {},

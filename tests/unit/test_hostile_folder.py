@@ -200,6 +200,8 @@ def test_a_field_is_of_its_type_or_no_event_is_read(kind: type[Event]) -> None:
             "group_rank",
             "group_world_size",
             "boards",
+            "ranks",
+            "node",
         ):
             with pytest.raises(ValueError):
                 journal.decode(json.dumps(left_out))

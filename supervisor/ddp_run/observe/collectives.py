@@ -1,32 +1,18 @@
-"""The collectives that ranks entered, from torch's flight recorder (`rank/flight.py`); and the rank that is late. Pure.
-
-Ranks of one job make equally many steps however slow one of them is, so steps don't show a straggler. The times at
-which each rank entered a collective do.
-"""
+"""The collectives that ranks entered, from torch's flight recorder (`rank/flight.py`). Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 from ddp_run.observe.stack_text import Frame
-from ddp_run.record.events import Rank
 
 Entered = Mapping[tuple[str, int], int]
 """When a rank entered a collective, in nanoseconds of the host's clock, by process group and number."""
 
 _ALIKE = frozenset({"all_reduce", "allreduce", "broadcast", "reduce"})
 """Operations whose tensors have the same shape and type on all ranks; others may differ (scatter, all_to_all)."""
-_AT_LEAST = 20
-"""How many collectives it takes to compare ranks."""
-_WAITS_AT_LEAST = 8
-"""In how many of them a rank must have been waited for: one per step, if the others follow at once."""
-_MOSTLY = 0.8
-_WORTH = 0.2
-"""Waits shorter than this share of a step aren't worth a word."""
-_WORTH_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,66 +115,3 @@ def _collective(entry: Mapping[str, Any]) -> Collective | None:
         pending=entry.get("retired") is False and entry.get("state") != "completed",
         place=next((frame.place for frame in frames if frame.own), None),
     )
-
-
-# --------------------------------------------------------------------------------------------- who is late
-
-
-@dataclass(frozen=True, slots=True)
-class Late:
-    """The rank that came last to `times` of the `compared` collectives in which a rank was waited for.
-
-    `waited_s`: how long the others typically waited for it.
-    """
-
-    rank: Rank
-    times: int
-    compared: int
-    waited_s: float
-
-    def matters(self, step_s: float) -> bool:
-        """Whether it costs the job time. `step_s`: the usual time of a step, 0 if unknown."""
-        mostly = self.compared >= _WAITS_AT_LEAST and self.times >= _MOSTLY * self.compared
-        return mostly and step_s > 0 and self.waited_s >= max(_WORTH_S, _WORTH * step_s)
-
-
-@dataclass
-class LateWatch:
-    """Compares again and again, and names a rank once: when it was late twice in a row."""
-
-    _late: Rank | None = None
-    _told: Rank | None = None
-
-    def compare(self, entered: Mapping[Rank, Entered], step_s: float) -> Late | None:
-        """The rank to name now, usually None."""
-        late = latest(entered)
-        if late is None or not late.matters(step_s):
-            self._late = None
-            return None
-        again, self._late = late.rank == self._late, late.rank
-        if not again or late.rank == self._told:
-            return None
-        self._told = late.rank
-        return late
-
-
-def latest(entered: Mapping[Rank, Entered]) -> Late | None:
-    """The rank that is last most often when one is waited for; None if none is, or too little can be compared.
-
-    Collectives that all ranks enter together say nothing: who is last there is chance.
-    """
-    common = set.intersection(*(set(each) for each in entered.values())) if len(entered) > 1 else set()
-    if len(common) < _AT_LEAST:
-        return None
-    waited: dict[Rank, list[float]] = {}
-    for collective in common:
-        times = {rank: each[collective] for rank, each in entered.items()}
-        last = max(times, key=lambda rank: (times[rank], rank))
-        others = median(time for rank, time in times.items() if rank != last)
-        waited_s = (times[last] - others) / 1e9
-        if waited_s >= _WORTH_S:
-            waited.setdefault(last, []).append(waited_s)
-    if not waited:
-        return None
-    rank = max(waited, key=lambda each: (len(waited[each]), -each))
-    return Late(rank, len(waited[rank]), sum(map(len, waited.values())), median(waited[rank]))

@@ -13,7 +13,7 @@ from typing import final
 
 from ddp_run.observe.boards import Boards
 from ddp_run.observe.close_look import BETWEEN_LOOKS_S, CloseLook, GpuUse, LockFile, ProcessState
-from ddp_run.observe.collectives import LateWatch
+from ddp_run.observe.lateness import LateWatch, arrivals
 from ddp_run.observe.movement import Movement, Seen, close_look
 from ddp_run.observe.native_stack import NativeFrames
 from ddp_run.observe.nccl_ras import NcclRas
@@ -31,7 +31,6 @@ from ddp_run.record.events import (
     RankStarted,
     StallEnded,
     StallSeen,
-    StragglerSeen,
 )
 from ddp_run.values.helper_process import HelperProcesses
 
@@ -87,6 +86,8 @@ class Observer:
         self._sampled: ProgressSampled | None = None
         self._compare_at = 0
         self._late_watch = LateWatch()
+        self._question = others.question if others is not None else None
+        """The last one, of other nodes, who is late."""
         self._gpus: Sequence[GpuUse] = ()
         self.paths = WaitedPaths(helpers)
         """The paths and lock files that ranks wait for."""
@@ -139,6 +140,10 @@ class Observer:
                 moved_at = self._watch.since if self._watch.joined else at
                 events.append(StallEnded(at, (moved_at - before) / _SECOND))
         events += self._sample(at)
+        question = self._others.question if self._others is not None else None
+        if question is not None and question != self._question:
+            self._question = question
+            self._ask_who_is_late(at)
         events += self._native.take(at)
         events += self._of_all_nodes()
         if self._native.holds_one or (due is Due.EARLY and self.boards.use_nccl):
@@ -166,21 +171,28 @@ class Observer:
         if sample is None or (self._sampled is not None and replace(sample, at=self._sampled.at) == self._sampled):
             return []
         self._sampled_at, self._sampled = at, sample
-        if "training" in sample.phases and self._closer is None and not self.boards.use_nccl:
-            self.boards.ask_for_flights()
-            self._compare_at = at + round(_FLIGHT_S * _SECOND)
+        if self._others is None or self._others.question is None:
+            self._ask_who_is_late(at)
         return [sample]
 
+    def _ask_who_is_late(self, at: MonotonicNs) -> None:
+        trains = any(board.look().phase == "training" for board in self.boards)
+        if trains and self.stall is None and self._closer is None and not self.boards.use_nccl:
+            self.boards.ask_for_flights()
+            self._compare_at = at + round(_FLIGHT_S * _SECOND)
+
     def _compare(self, at: MonotonicNs) -> list[Event]:
-        """The rank that is late, once the flight recorders' entries have come."""
+        """The rank that is late, once the flight recorders' entries have come. If other nodes ask, they compare."""
         if not 0 < self._compare_at <= at:
             return []
         self._compare_at = 0
         step_s = self._watch.step_s
-        late = self._late_watch.compare({board.rank: board.entered() for board in self.boards}, step_s)
-        if late is None:
+        entered = {board.rank: board.entered() for board in self.boards}
+        if self._others is not None and self._others.question is not None:
+            self._others.answer(arrivals(entered, step_s))
             return []
-        return [StragglerSeen(at, late.rank, late.times, late.compared, round(late.waited_s, 3), round(step_s, 3))]
+        late = self._late_watch.compare(entered, step_s)
+        return [] if late is None else [late.seen(at, step_s)]
 
     # --------------------------------------------------------------------------------- a closer look
 

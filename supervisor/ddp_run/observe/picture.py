@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ddp_run.observe.close_look import CloseLook, GpuUse
+from ddp_run.observe.lateness import Arrivals
 from ddp_run.observe.progress import Stall, explain
 from ddp_run.observe.ras_text import Missing
 from ddp_run.observe.stack_text import Stack
@@ -82,7 +83,7 @@ def explain_all(
 
 
 class OtherNodes(Protocol):
-    """Where the pictures of all nodes are put together."""
+    """Where what all nodes see is put together."""
 
     def share(self, picture: Picture | None) -> bool:
         """Give this node's, or take it back since its ranks make progress again. Whether there may be an answer."""
@@ -90,3 +91,10 @@ class OtherNodes(Protocol):
     @property
     def stall_of_all(self) -> Stall | None:
         """What the pictures of all nodes show, while all are there."""
+
+    @property
+    def question(self) -> int | None:
+        """The number of the last question who is late, asked of all nodes at once. None: nobody asks."""
+
+    def answer(self, arrivals: Arrivals) -> None:
+        """Answer it."""

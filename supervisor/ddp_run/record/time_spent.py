@@ -145,7 +145,7 @@ class _Start:
     failed: int | None = None
     stalls: list[tuple[int, int | None]] = field(default_factory=list)
     """From, to; the last one may last."""
-    slow: list[tuple[int, int, Rank, float]] = field(default_factory=list)
+    slow: list[tuple[int, int, tuple[Rank, ...], float]] = field(default_factory=list)
     """From, to; the slow rank; the share of a step that others wait for it."""
     checkpoint: CheckpointSeen | None = None
 
@@ -224,7 +224,7 @@ class _Account:
                 start.stalls[-1] = start.stalls[-1][0], event.at
             case StragglerSeen() if event.step_s > 0:
                 begin = event.at - round(SAMPLE_S * _SECOND)
-                start.slow.append((begin, event.at, event.rank, min(1.0, event.waited_s / event.step_s)))
+                start.slow.append((begin, event.at, event.late, min(1.0, event.waited_s / event.step_s)))
             case CheckpointSeen():
                 start.checkpoint = event
             case _:
@@ -260,8 +260,8 @@ class _Account:
             for stall_begin, stall_end in start.stalls:
                 self._move(what, "stalled", max(begin, stall_begin), min(part_end, stall_end or until))
             if what == "steps":
-                for slow_begin, slow_end, slow_rank, share in start.slow:
-                    counts = 0.0 if rank == slow_rank else share
+                for slow_begin, slow_end, late, share in start.slow:
+                    counts = 0.0 if rank in late else share
                     self._move(what, "waiting", max(begin, slow_begin), min(part_end, slow_end), share=counts)
         self._add("after_failure", until, end)
 

@@ -15,6 +15,7 @@ from ddp_run.record.events import (
     StragglerSeen,
 )
 from ddp_run.values.lines import neutral
+from ddp_run.values.words import rank_list
 
 Line = tuple[Literal["info", "warning"], str]
 
@@ -26,11 +27,7 @@ def told(event: Event, *, quotes: bool = True) -> Iterator[Line]:
             yield "warning" if event.hung else "info", event.told
             yield from (("info", f"  {quote}") for quote in event.quotes if quotes)
         case StragglerSeen():
-            yield (
-                "info",
-                f"rank {event.rank} is slow: in {event.times} of {event.compared} collectives the other ranks "
-                f"waited for it, {event.waited_s:.2f} s each time (a step takes {event.step_s:.2f} s)",
-            )
+            yield "info", slow_words(event)
         case NativeFramesSeen():
             yield from (("info", f"  {quote}") for quote in event.quotes)
         case StallEnded():
@@ -39,6 +36,19 @@ def told(event: Event, *, quotes: bool = True) -> Iterator[Line]:
             yield "warning", event.said
         case _:
             pass
+
+
+def slow_words(event: StragglerSeen) -> str:
+    """Who is slow: `rank 3 on node 1 (gpu-07) is slow: in 58 of 60 collectives the other nodes waited for it, …`."""
+    node = neutral(event.node)
+    if event.ranks:
+        who, others, for_whom = node, "nodes", f"its ranks {rank_list(event.ranks)}"
+    else:
+        who, others, for_whom = f"rank {event.rank}" + (f" on {node}" if node else ""), "ranks", "it"
+    return (
+        f"{who} is slow: in {event.times} of {event.compared} collectives the other {others} waited for {for_whom}, "
+        f"{event.waited_s:.2f} s each time (a step takes {event.step_s:.2f} s)"
+    )
 
 
 def failed_words(failed: RankFailed) -> str:

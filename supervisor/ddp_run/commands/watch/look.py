@@ -226,7 +226,8 @@ class Watched:
         late = self._state.straggler
         if late is None or _seconds(at - late.at) > _STILL_SLOW_S:
             return None
-        return Slowest(late.rank, f"others wait {late.waited_s:.2f} s of {late.step_s:.2f} s for it")
+        whom = neutral(late.node) if late.ranks else "it"
+        return Slowest(late.rank, f"others wait {late.waited_s:.2f} s of {late.step_s:.2f} s for {whom}")
 
     def _progress(self, at: MonotonicNs) -> Progress | None:
         found = (self._ranks[rank].printed.look(at / _SECOND, self._ranks[rank].lines) for rank in sorted(self._ranks))

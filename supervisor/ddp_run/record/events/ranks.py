@@ -170,14 +170,22 @@ class ProgressSampled(Event):
 
 @frozen
 class StragglerSeen(Event):
-    """A rank comes last to nearly all collectives: in `times` of `compared` the other ranks of its node waited for it,
-    typically `waited_s` seconds. A step takes `step_s` seconds."""
+    """A rank comes last to nearly all collectives: in `times` of `compared` the other ranks waited for it, typically
+    `waited_s` seconds. A step takes `step_s` seconds. `ranks`: all ranks of a node, if they come last together.
+    `node`: their node, if the ranks of all nodes were compared; else those of one node were."""
 
     rank: Rank
     times: int
     compared: int
     waited_s: float
     step_s: float
+    ranks: tuple[Rank, ...] = ()
+    node: str = ""
+
+    @property
+    def late(self) -> tuple[Rank, ...]:
+        """The ranks that come last."""
+        return self.ranks or (self.rank,)
 
 
 @frozen

@@ -12,8 +12,7 @@ from pathlib import Path
 from ddp_run.judge.of_nodes import NodeReport, agreed, alone, ends_of, of_nodes, reported
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
-from ddp_run.observe.picture import Gone, Picture
-from ddp_run.observe.progress import Stall
+from ddp_run.observe.picture import Gone, OtherNodes, Picture
 from ddp_run.record.events import Event, EventSink, NodeRankTaken, Noted, PeerFailed, RanksEnded, RankStarted
 from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Loop
@@ -123,6 +122,9 @@ class Side(ABC):
     It hears its own events and the other nodes. It gives its verdict, and waits for that of all.
     """
 
+    others: OtherNodes
+    """What all nodes see together."""
+
     def __init__(self, place: Place, ears: Ears) -> None:
         self._place, self._ears = place, ears
         self._node_rank = place.node_rank
@@ -140,7 +142,6 @@ class Side(ABC):
         """The ranks of all nodes have ended well: no agent is needed any more."""
         self._agreed: Agreed | None = None
         """What was agreed last."""
-        self._stall_of_all: Stall | None = None
         self._standstill, self._clocks = Standstill(), HostClocks()
         self._next_look_s = WAITING_S
         self._missing_said: tuple[str, str] | None = None
@@ -217,30 +218,13 @@ class Side(ABC):
             self._ears.say(line)
         return self._standstill.look(moment)
 
-    # ------------------------------------------------------------------- a stall, as `OtherNodes` of the observer
-
-    def share(self, picture: Picture | None) -> bool:
-        """Show the hub this node's ranks, or take that back. Whether there may be an answer."""
-        if picture is None:
-            self._stall_of_all = None
-        return self._give(picture)
-
-    @abstractmethod
-    def _give(self, picture: Picture | None) -> bool:
-        """Give it to the hub."""
-
-    @property
-    def stall_of_all(self) -> Stall | None:
-        """What the pictures of all nodes show, while all are there."""
-        return self._stall_of_all
-
     def _share_end(self) -> None:
         """All ranks of this node have ended with 0: that is what it shows from now on."""
         ends, at = ends_of(self._ears.events, self._attempt), now()
         left = tuple(
             Gone(rank, (at - left_at) / 1e9) for rank, left_at in zip(ends.finished, ends.finished_at, strict=True)
         )
-        self.share(Picture(left=left, quiet_s=min((gone.for_s for gone in left), default=0.0)))
+        self.others.share(Picture(left=left, quiet_s=min((gone.for_s for gone in left), default=0.0)))
 
     # ------------------------------------------------------------------------------------ how all agree
 
@@ -310,7 +294,7 @@ class Side(ABC):
         """Another attempt is agreed: what is said from now on is about that one."""
         self._attempt += 1
         self._is_ending = self._all_well = False
-        self._node_rank, self._last_start, self._stall_of_all = self._place.node_rank, None, None
+        self._node_rank, self._last_start = self._place.node_rank, None
 
     def where(self) -> tuple[str, str] | None:
         """Host and folder of the whole verdict if it is on another node."""

@@ -11,8 +11,6 @@ from typing import final
 from ddp_run.judge.of_nodes import noted
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
-from ddp_run.observe.picture import Picture
-from ddp_run.observe.progress import Stall
 from ddp_run.record.events import AllRanksEnded, NodeRankTaken, Noted, PeerFailed
 from ddp_run.record.journal import now
 from ddp_run.supervise import open_files
@@ -22,10 +20,11 @@ from ddp_run.supervise.nodes.comparison import Comparison
 from ddp_run.supervise.nodes.link import Ended, Link, Listener, Opened
 from ddp_run.supervise.nodes.messages import EndedWell, Failing, Join, Message, Numbered, Paused, Report, Word
 from ddp_run.supervise.nodes.other_node import OtherNode
-from ddp_run.supervise.nodes.pictures import Pictures
 from ddp_run.supervise.nodes.reach import if_this_host
 from ddp_run.supervise.nodes.roster import Roster
+from ddp_run.supervise.nodes.together import HubView
 from ddp_run.tell.verdict_file import keep_report
+from ddp_run.values.words import node_name
 
 _LAST_WORD_S = 2.0
 _LEFT_OUT = Decision(False, "the job goes on with a spare node in place of this one, which waits for its end")
@@ -57,13 +56,16 @@ class Hub(Side):
         """All ranks of this node have."""
         self._agent_was_let_go = False
         self._comparison = Comparison(place, ears, self._nodes, self._roster)
-        self._pictures = Pictures(ears, self._tell_stall)
+        self.others: HubView = HubView(ears, self._roster, self._send_all, self._named)
         self._key = place.job_key + place.munge.make()
         most = place.nodes + place.spares + _MOST_STRANGERS
         open_files.make_room(most)
         where = (ears.loop, place.address, place.port)
         self._listener = Listener(*where, self._welcome, room=lambda: most - len(self._links))
         self._look()
+
+    def _named(self) -> str:
+        return node_name(self._node_rank, self._place.host)
 
     def close(self) -> None:
         """Node 0 leaves."""
@@ -105,7 +107,7 @@ class Hub(Side):
         self._links[link] = node
         self._listener.is_no_stranger(link)
         link.send(messages.Joined(self._place.host, self._node_rank))
-        node.ping(self._pings)
+        node.ping(self._pings, self.others.question)
         if self._place.spares:
             self._settle_places()
             if node.is_spare:
@@ -194,8 +196,8 @@ class Hub(Side):
             case messages.Pong():
                 node.measure(message)
                 self._compare_when_known()
-            case messages.Looked(attempt, picture) if attempt == self._attempt:
-                self._pictures.take(node.key, picture)
+            case messages.Looked() | messages.Came():
+                self.others.hear(node, message)
             case Paused(on):
                 node.paused = on
             case Numbered(node_rank):
@@ -222,7 +224,7 @@ class Hub(Side):
         if not self._started and not self._is_ending and self._roster.absent:
             self._wait_for_missing(moment)
         self._compare_when_known()
-        self._pictures.look(self._roster.round_size)
+        self.others.look()
         self._listener.look(moment)
         again_s = messages.BEAT_S
         for node in [*self._nodes.values()]:
@@ -236,24 +238,16 @@ class Hub(Side):
                 self._links.pop(node.link, None)
                 self._lose(node, f"was lost: {why}")
             else:
-                node.ping(self._pings)
+                node.ping(self._pings, self.others.question)
                 again_s = min(again_s, node.link.heard_at + messages.LOST_S - moment)
         self._ears.loop.set_timer(max(again_s, SOON_S), self._look, lasting=True)
-
-    def _give(self, picture: Picture | None) -> bool:
-        self._pictures.take(0, picture)
-        return self._roster.is_complete
-
-    def _tell_stall(self, stall: Stall | None) -> None:
-        self._stall_of_all = stall
-        self._send_all(messages.Stalled(self._attempt, stall))
 
     def _lose(self, node: OtherNode, how: str) -> None:
         """`how`: "was lost: …", or "left: …" in an elastic job."""
         node.lost = how
         said = f"{node.name} {node.lost}"
         self._ears.say(said)
-        self._pictures.take(node.key, None)
+        self.others.is_gone(node)
         if node.is_spare:
             node.link.close()
             del self._nodes[node.key]
@@ -333,7 +327,7 @@ class Hub(Side):
     def _begin_next(self) -> None:
         super()._begin_next()
         self._first, self._ended_well, self._agent_was_let_go = None, False, False
-        self._pictures.forget()
+        self.others.begin(self._attempt)
         for node in self._nodes.values():
             node.begin_next()
         self._settle_places()

@@ -13,7 +13,6 @@ from ddp_run.judge import judging
 from ddp_run.judge.of_nodes import NodeReport, agreed, alone
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
-from ddp_run.observe.picture import Picture
 from ddp_run.plan import net
 from ddp_run.record.attempt_events import since_waiting
 from ddp_run.record.events import AllRanksEnded, Noted, PeerFailed, WaitsAsSpare
@@ -32,6 +31,7 @@ from ddp_run.supervise.nodes.agreement import (
 from ddp_run.supervise.nodes.link import Ended, Link, Opened, dial
 from ddp_run.supervise.nodes.messages import EndedWell, Failing, Leaving, Message, Numbered, Paused, Report, Word
 from ddp_run.supervise.nodes.reach import SECRET, Reach, command, if_this_host, in_words, silence
+from ddp_run.supervise.nodes.together import MemberView
 from ddp_run.values.words import node_name
 
 
@@ -41,6 +41,7 @@ class Member(Side):
 
     def __init__(self, place: Place, ears: Ears) -> None:
         super().__init__(place, ears)
+        self.others: MemberView = MemberView(ears, self._show)
         self._host_of_0 = place.address
         """Its address until it has said its host's name."""
         self._rank_of_0 = None if place.node_rank is None else 0
@@ -180,8 +181,9 @@ class Member(Side):
                 self.close()
             case messages.Ping(number):
                 link.send(messages.Pong(number, time.monotonic_ns(), time.time_ns()))
-            case messages.Stalled(attempt, stall) if attempt == self._attempt:
-                self._stall_of_all = stall
+                self.others.hear(message)
+            case messages.Stalled() | messages.Slow():
+                self.others.hear(message)
             case Paused(on):
                 self._paused = on
             case messages.End(attempt, node_rank, host, said) if attempt == self._attempt:
@@ -203,8 +205,8 @@ class Member(Side):
             case _:
                 pass
 
-    def _give(self, picture: Picture | None) -> bool:
-        message = messages.Looked(self._attempt, None if picture is None else picture.for_others())
+    def _show(self, message: Message) -> bool:
+        """Send it at once, or not at all. Returns whether that was done."""
         if self._link is None or not self._link.is_open or not messages.fits(message):
             return False
         self._link.send(message)
@@ -312,6 +314,7 @@ class Member(Side):
     def _begin_next(self) -> None:
         super()._begin_next()
         self._said.clear()
+        self.others.begin(self._attempt)
         self._rank_of_0 = None if self._place.node_rank is None else 0
 
     @property

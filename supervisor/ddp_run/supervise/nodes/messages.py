@@ -1,7 +1,6 @@
 """What the nodes of a job say to each other, how often, and for which of their events. Pure.
 
-Typed values, JSON on the wire. `attempt` is the attempt that a message is about. It is the one that runs, or the next
-one if something ends the job before that begins.
+Typed values, JSON on the wire. `attempt`: the one that runs, or the next if something ends the job before it begins.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any, get_args
 from ddp_run.judge.of_nodes import Ends
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
+from ddp_run.observe.lateness import Arrivals
 from ddp_run.observe.picture import Picture
 from ddp_run.observe.progress import Stall
 from ddp_run.record.events import (
@@ -27,6 +27,7 @@ from ddp_run.record.events import (
     RanksEnded,
     SignalReceived,
     SignalSent,
+    StragglerSeen,
     Target,
 )
 from ddp_run.values import node_fact, typed_fields
@@ -89,9 +90,13 @@ class Numbered:
 
 @frozen
 class Ping:
-    """From node 0, every second: a sign of life, and a question for the time."""
+    """From node 0, every second: a sign of life, and a question for the time.
+
+    `question`: the number of the last question who is late; null if some nodes aren't here.
+    """
 
     number: int
+    question: int | None = None
 
 
 @frozen
@@ -145,7 +150,7 @@ class Start:
 
 @frozen
 class Looked:
-    """What a closer look at this node's ranks shows; null: they make progress again."""
+    """What a closer look at this node's ranks shows; null: they make progress."""
 
     attempt: int
     picture: Picture | None
@@ -157,6 +162,23 @@ class Stalled:
 
     attempt: int
     stall: Stall | None
+
+
+@frozen
+class Came:
+    """When this node's ranks came to their last collectives: the answer to question `number`."""
+
+    attempt: int
+    number: int
+    arrivals: Arrivals
+
+
+@frozen
+class Slow:
+    """From the hub to all: who comes last. The stamp in it is of the hub's clock."""
+
+    attempt: int
+    seen: StragglerSeen
 
 
 @frozen
@@ -206,6 +228,8 @@ Message = (
     | Start
     | Looked
     | Stalled
+    | Came
+    | Slow
 )
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 
@@ -294,6 +318,10 @@ def decode(given: Mapping[str, Any]) -> Message | None:
             _check_stamps(*ends.finished_at, ends.failed_at)
             if len(ends.finished) != len(ends.finished_at):
                 raise ValueError("not as many times as ranks")
+        case Came(arrivals=came):
+            _check_stamps(*came.at, *came.peers)
+            if len({len(came.groups), len(came.numbers), len(came.last), len(came.at), len(came.peers)}) > 1:
+                raise ValueError("not as many times as collectives")
         case Agreed(verdict=verdict, decision=decision):
             _check(verdict)
             _check_port(decision)

@@ -16,6 +16,9 @@ from ddp_run.values.words import node_name
 
 _UNKNOWN_NS = 1 << 62
 _MOST_ERROR_NS = 10**12
+_FIRST_KNOWN_NS = 5_000_000
+_DRIFT_PPM = 15
+"""By how much two clocks may run apart (RFC 5905, 11.2, PHI): an older measurement is worth less than a new one."""
 
 
 @dataclass(slots=True)
@@ -45,6 +48,7 @@ class OtherNode:
     _error_ns: int = _UNKNOWN_NS
     _wall_offset_ns: int = 0
     """Its wall clock minus ours, known to `_error_ns`."""
+    _measured_at: int = 0
 
     def __post_init__(self) -> None:
         self.node_rank = self.join.node_rank
@@ -105,19 +109,25 @@ class OtherNode:
 
     # ------------------------------------------------------------------------------- its clock
 
-    def ping(self, number: int) -> None:
+    def ping(self, number: int, question: int | None = None) -> None:
         """Ask for a sign of life, and for the time."""
         self._pinged = number, time.monotonic_ns()
-        self.link.send(Ping(number))
+        self.link.send(Ping(number, question))
 
     def measure(self, pong: Pong) -> None:
-        """Its clock minus ours, by the quickest answer so far: half the round trip is the error (RFC 5905, 8)."""
+        """Its clock minus ours, by the quickest of the last answers: half the round trip is the error (RFC 5905, 8)."""
         wall, received = time.time_ns(), time.monotonic_ns()  # the wall clock first: `half` bounds its error too
         number, sent = self._pinged
         half = (received - sent) // 2
-        if pong.number == number and half < self._error_ns:
-            self._offset_ns, self._error_ns = pong.at - (sent + half), half
+        aged = self._error_ns + _DRIFT_PPM * (received - self._measured_at) // 1_000_000
+        if pong.number == number and half < aged:
+            self._offset_ns, self._error_ns, self._measured_at = pong.at - (sent + half), half, received
             self._wall_offset_ns = pong.wall - (wall - half)
+
+    @property
+    def wall_offset_ns(self) -> int | None:
+        """Its wall clock minus ours; None if it isn't known well enough to say who came first to a collective."""
+        return self._wall_offset_ns if self._error_ns <= _FIRST_KNOWN_NS else None
 
     @property
     def clock(self) -> tuple[Fact, ...]:

@@ -166,7 +166,7 @@ def page_of(known: Known) -> Page:
     first = verdict.first_failure
     stalls = [event for part in parts for event in part.events if isinstance(event, StallSeen)]
     culprits = {rank for stall in stalls[-1:] for rank in stall.culprits}
-    slow = {e.rank for part in parts for e in part.events if isinstance(e, StragglerSeen)}
+    slow = {rank for part in parts for e in part.events if isinstance(e, StragglerSeen) for rank in e.late}
     spent = [each for part in parts if (each := time_spent(part.events)) is not None]
     named = {*culprits, *slow, *(() if first is None or first.rank is None else (first.rank,))}
     return Page(
