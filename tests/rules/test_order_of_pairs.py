@@ -76,11 +76,6 @@ BOTH = {
     ("store-lost", "peer-died"): "[W1122 10:41:35.3 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=6, "
     "addr=[node-b]:37468, remote=[node-a]:29500): failed to recv, got 0 bytes\n"
     "NCCL error: remote process exited or there was a network error, NCCL version 2.21.5\n",
-    ("user-interrupt", "process-group-misuse"): raised(
-        "KeyboardInterrupt",
-        "ValueError: Default process group has not been initialized, please make sure to call init_process_group.",
-        link=_HANDLED,
-    ),
     ("version-mismatch", "compile-failure"): raised(
         "RuntimeError: ptxas fatal   : Unsupported .version 8.4; current version is '8.2'"
     ),

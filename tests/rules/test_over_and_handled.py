@@ -335,3 +335,47 @@ def test_another_services_failure_is_likely_at_most() -> None:
     ready = "labeler-1 | ready\ntrainer-1 | ready\nlabeler-1 | up\ntrainer-1 | up\n"
     assert explain(ready + raised.format("trainer-1") + ended).confidence == "certain"
     assert explain(ready + raised.format("labeler-1") + ended).confidence == "likely"
+
+
+def test_a_job_that_was_requeued_and_ended_well() -> None:
+    told = "slurmstepd: error: *** STEP 77.0 ON n1 CANCELLED AT 2024-08-23T07:41:30 DUE TO PREEMPTION ***\n"
+    told += "srun: error: n1: tasks 0-3: Terminated\n"
+    again = f"restart 1\n{STEPS}++ exit 0\n"
+    assert answer(STEPS + told)[1] == "preempted-sigterm"
+    assert answer(STEPS + told + again) == (None, None)
+    assert answer(STEPS + told + "++ exit 0\n")[1] == "preempted-sigterm"
+    assert answer(OOM + ENDED.format(3, 0) + STEPS + "exit status of fit.sh: 0\n") == (None, None)
+
+
+def test_a_server_beside_the_job_that_could_not_answer() -> None:
+    request = 'Traceback (most recent call last):\n  File "/v/site-packages/aiohttp/web.py", line 9, in start\n'
+    request += "  File \"/home/me/board.py\", line 4, in show\nFileNotFoundError: [Errno 2] No such file: 'live.json'\n"
+    assert answer(f"{STEPS}{request}{STEPS}exit code of fit: 0\n") == (None, None)
+    assert answer(request)[1] == "file-not-found"
+
+
+def test_an_error_in_the_last_resort_of_a_program_is_not_the_reason() -> None:
+    """What a program does at its top after any failure: it reports, or saves what it can."""
+    first = FIT.format(0, 7) + "[rank0]: ZeroDivisionError: division by zero\n"
+    report = FIT.format(0, 12) + "[rank0]: requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='hook.example', "
+    report += "port=443): Read timed out. (read timeout=9)\n"
+    found = explain(first + "".join(f"[rank0]: {line}\n" for line in AFTER.splitlines()) + report)
+    assert (found.cause, found.confidence) == ("python-exception", "likely")
+    assert "ZeroDivisionError" in (found.title or "")
+    assert answer(report)[1] == "hub-network"
+
+
+def test_what_fails_after_ctrl_c() -> None:
+    pressed = FIT.format(0, 7) + "[rank0]: KeyboardInterrupt\n"
+    saving = FIT.format(0, 12) + "[rank0]: RuntimeError: DataLoader worker (pid(s) 5100) exited unexpectedly\n"
+    handled = "".join(f"[rank0]: {line}\n" for line in AFTER.splitlines())
+    assert answer(pressed + handled + saving)[1] == "user-interrupt"
+    assert answer(saving)[1] == "dataloader-worker-died"
+
+
+def test_who_cancelled_a_job_is_in_its_accounts() -> None:
+    killed = "slurmstepd: error: *** STEP 77.0 ON n1 CANCELLED AT 2024-08-23T07:41:30 ***\n"
+    killed += "srun: error: n1: tasks 0-3: Killed\n"
+    accounts = "77       fit  CANCELLED by 1007      0:0\n77.0     fit  CANCELLED      0:9\n"
+    assert answer(STEPS + killed + accounts)[1] == "preempted-sigterm"
+    assert answer(STEPS + killed)[1] == "unknown"

@@ -541,6 +541,53 @@ def test_the_cause_behind_other_words(text: str, cause: str | None) -> None:
     assert found.cause == cause, found.title
 
 
+UPPER = """Traceback (most recent call last):
+  File "/home/me/fit.py", line 9, in <module>
+    main()
+  File "/v/site-packages/torch/nn/modules/module.py", line 1739, in _wrapped_call_impl
+    return self._call_impl(*args, **kwargs)
+"""
+
+
+@pytest.mark.parametrize(
+    ("above", "cause"),
+    [
+        ("", "unknown"),
+        ("Parameter at index 7 has been marked as ready twice. This means that\n", "ddp-marked-twice"),
+        ("Parameter indices which did not receive grad for rank 0: 3 4\n", "ddp-unused-parameters"),
+        ("[HAMI-core ERROR (pid:9 thread=7 allocator.c:49)]: Device 0 OOM 900 / 800\n", "cuda-oom"),
+    ],
+)
+def test_a_traceback_without_its_end_says_nothing_but_where(above: str, cause: str) -> None:
+    found = explain(above + UPPER)
+    assert found.cause == cause
+    if not above:
+        assert found.confidence == "unknown"
+        assert found.title == "a rank died with a traceback that is cut off, in fit.py:9"
+        assert found.advice[0].startswith("look at the end of that traceback")
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("FileNotFoundError: Caught FileNotFoundError in DataLoader worker process 0.\nOr", "file-not-found"),
+        ("store.errors.Error: no such bucket", "python-exception"),
+        (
+            "n1:7:9 [2] proxy.cc:15 NCCL WARN [Proxy Service 2] Failed to execute operation Connect from rank 2, "
+            "retcode 3\n[n1:7 :0:7] Caught signal 11 (Segmentation fault: address not mapped to object at address 0)",
+            "segfault",
+        ),
+        (
+            "n1:7:9 [2] proxy.cc:15 NCCL WARN [Proxy Service 2] Failed to execute operation Connect from rank 2, "
+            "retcode 2\n",
+            "nccl-network",
+        ),
+    ],
+)
+def test_the_end_of_a_piece(text: str, cause: str) -> None:
+    assert explain(text).cause == cause
+
+
 def test_what_is_raised_behind_a_kill_is_not_its_reason() -> None:
     killed = """run.sh: line 3:  6965 Killed                  python -u train.py
 Traceback (most recent call last):

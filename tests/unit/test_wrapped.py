@@ -75,7 +75,10 @@ Traceback (most recent call last):
 """
 
 
-@pytest.mark.parametrize("last", ["serving.errors.OutOfMemoryError: cannot give 12 blocks to request a7\n", ""])
-def test_joining_does_not_take_a_class_of_ones_own_for_torchs(last: str) -> None:
+@pytest.mark.parametrize(
+    ("last", "cause"),
+    [("serving.errors.OutOfMemoryError: cannot give 12 blocks to request a7\n", "python-exception"), ("", "unknown")],
+)
+def test_joining_does_not_take_a_class_of_ones_own_for_torchs(last: str, cause: str) -> None:
     """The longest line looks cut: joined with the next one, only its `raise` would be left."""
-    assert explain(f"{STEPS}\n{OWN_CLASS}{last}").cause == "python-exception"
+    assert explain(f"{STEPS}\n{OWN_CLASS}{last}").cause == cause

@@ -30,6 +30,8 @@ _EXPECTED = frozenset(
 )
 """Exceptions that programs expect, and handle as part of their work."""
 _MODULE = "<module>"
+_SERVER = re.compile(r"/(?:uvicorn|hypercorn|gunicorn|starlette|aiohttp|tornado|flask|werkzeug|django)/")
+"""Servers log the exception of a request, and go on."""
 _FOR_ANYTHING = frozenset({"AssertionError", "Exception", "RuntimeError", "ValueError"})
 """Python's own classes that programs raise for anything."""
 _NAMES = re.compile(r"[\w./:\-]{4,}")
@@ -98,9 +100,7 @@ def _sent(lines: Sequence[str], index: int) -> Printed | None:
 def interrupted(exception: ExceptionInfo) -> ExceptionInfo | None:
     """Return the KeyboardInterrupt at the start of a chain: exceptions raised while handling it are cleanup's."""
     origin = chain(exception)[-1]
-    if origin is exception or origin.type != "KeyboardInterrupt":
-        return None
-    return replace(origin, traceback=exception.traceback)
+    return origin if origin is not exception and origin.type == "KeyboardInterrupt" else None
 
 
 def is_own(exception: ExceptionInfo) -> bool:
@@ -115,9 +115,9 @@ def is_own(exception: ExceptionInfo) -> bool:
 
 
 def begins_in_function(exception: ExceptionInfo) -> bool:
-    """Whether its traceback begins in a function of the program, which therefore caught and printed it."""
+    """Whether its traceback begins in a function of the program or of a web server, which caught and printed it."""
     file, function = _outermost(exception)
-    return function not in (None, _MODULE) and not is_library(file)
+    return function not in (None, _MODULE) and (not is_library(file) or _SERVER.search(file) is not None)
 
 
 def begins_at_module(exception: ExceptionInfo) -> bool:

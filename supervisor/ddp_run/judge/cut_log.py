@@ -14,11 +14,11 @@ from dataclasses import replace
 from ddp_run.evidence import exception_chain
 from ddp_run.evidence.model import AgentEnd, Death, Evidence
 from ddp_run.evidence.pasted import raised
-from ddp_run.judge.catalogue import rule_named
+from ddp_run.judge.catalogue import NAMELESS, rule_named
 from ddp_run.judge.diagnose import judge
 from ddp_run.judge.order import strongest
 from ddp_run.judge.text_signs import LogEnd, TextSign
-from ddp_run.judge.verdict import OF_THE_NETWORK, FirstFailure, Rule, Verdict
+from ddp_run.judge.verdict import OF_THE_NETWORK, Confidence, FirstFailure, Rule, Verdict
 from ddp_run.record.events import ExceptionInfo, Rank
 
 NOTE = "the log is incomplete: it does not show how the job ended; this is the strongest sign in it"
@@ -54,8 +54,9 @@ def read(end: LogEnd, strict: Verdict) -> Verdict:
         # a server kills its processes with SIGKILL after one of them raises; the others then miss a peer
         signs = tuple(filter(_may_lead_to_a_kill, signs))
     found = _strongest(signs)
-    if found is None and (first is None or first.signal is None or strict.cause == _ABORTED):
-        found = _strongest(end.symptoms())
+    if found is None or found.finding.rule is NAMELESS:
+        silent = first is None or first.signal is None or strict.cause == _ABORTED
+        found = (_strongest(end.symptoms()) if silent else None) or found
     if found is None or (strict.outcome is not None and found.finding.rule.consequence):
         return strict
     if strict.cause == _ABORTED and found.exception is not None and raised.starts_a_launcher(found.exception):
@@ -182,5 +183,6 @@ def _with(strict: Verdict, found: TextSign, note: str = NOTE) -> Verdict:
         first = FirstFailure(rank, exception=found.exception)
     elif first is not None and first.exception is None and rank in (None, first.rank):
         first = replace(first, exception=found.exception)
-    verdict = strict.with_finding(replace(finding, confidence="likely"))
+    confidence: Confidence = "unknown" if finding.rule is NAMELESS else "likely"
+    verdict = strict.with_finding(replace(finding, confidence=confidence))
     return replace(verdict, first_failure=first, notes=(*strict.notes, note))

@@ -18,7 +18,7 @@ from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.went_on import WORKED, WentOn, form_of, kind_of
 from ddp_run.evidence.windows import AFTER, BEFORE, LAST_WORDS
 from ddp_run.judge import oom_text
-from ddp_run.judge.catalogue import catalogue, follows_another, rule_named, sign_words
+from ddp_run.judge.catalogue import NAMELESS, catalogue, follows_another, sign_words
 from ddp_run.judge.order import strongest
 from ddp_run.judge.verdict import Finding
 from ddp_run.record.events import ExceptionInfo, Rank
@@ -33,6 +33,7 @@ _ABORTS = re.compile(
 )
 _KERNELS_CRASH = re.compile(r"\]: segfault at [0-9a-f]|traps: [^\n]{1,60} general protection")
 _OF_RAYS_DRIVER = re.compile(r"ray\.exceptions\.\w{1,40}Error\b")
+_THE_REST = ("look at the end of that traceback: its last line names the exception",)
 _LATE = re.compile(r"100%\||\[repeated \d{1,6}x across cluster\]")
 """Printed by Ray for other processes after its driver failed: it collects their lines, and finished work."""
 
@@ -89,7 +90,8 @@ class LogEnd:
         lines = self._lines(others, everything)
         # the first rank to end closes the store and its sockets
         found += [sign for sign in lines if not (well and sign.finding.rule.consequence)]
-        return tuple(found if exceptions else [*found, *_frames(spoken, others, everything)])
+        frames = [] if exceptions else [index for index in others if index not in shown.launchers]
+        return (*found, *_frames(spoken, frames, everything))
 
     def _lines(self, indexes: Sequence[int], everything: LogText) -> Iterator[TextSign]:
         """Yield findings from single lines with a sign's words, together with the lines around them."""
@@ -157,7 +159,7 @@ def _codes(line: str) -> Iterator[int | None]:
 
 def _frames(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> Iterator[TextSign]:
     """Return findings for a traceback without its last line: from its `raise`, else from the frames' packages."""
-    torn = torn_frames.read(spoken.text(indexes))
+    torn = torn_frames.read(spoken.text(indexes)) if indexes else None
     if torn is None:
         return
     info, index = torn.exception, indexes[-1]
@@ -169,11 +171,10 @@ def _frames(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> 
     shown = [
         cause.rule for place in torn.places for cause in catalogue() if cause.frames and cause.frames.search(place)
     ]
-    rule = max(shown, key=lambda rule: rule.layer, default=rule_named("python-exception"))
-    if rule is not None:
-        where = f"{info.file.rpartition('/')[2]}:{info.line}" if info.file else "its last line"
-        cause = f"a rank died with a traceback that is cut off, in {where}"
-        yield TextSign(Finding(rule, cause, (torn.quote,), confidence="unknown"), index, None)
+    rule = max(shown, key=lambda rule: rule.layer, default=NAMELESS)
+    where = f"{info.file.rpartition('/')[2]}:{info.line}" if info.file else "its last line"
+    cause = f"a rank died with a traceback that is cut off, in {where}"
+    yield TextSign(Finding(rule, cause, (torn.quote,), _THE_REST, "unknown"), index, None)
 
 
 def _alone(ranks: Sequence[Rank]) -> Rank | None:

@@ -30,7 +30,7 @@ _Who = TypeVar("_Who", bound=int)
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Who came last to `times` of the `compared` collectives in which somebody was waited for.
+    """Who came last to `times` of the `compared` collectives in which the others waited for one.
 
     `who`: a rank, or a node. `waited_s`: how long the others typically waited.
     """
@@ -59,7 +59,7 @@ class LateWatch:
     _told: int | None = None
 
     def compare(self, entered: Mapping[_Who, Entered], step_s: float) -> Late | None:
-        """Who is to be named now, usually nobody."""
+        """Who should be named now, usually nobody."""
         late = latest(entered)
         if late is None or not late.matters(step_s):
             self._late = None

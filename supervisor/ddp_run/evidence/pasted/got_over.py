@@ -38,7 +38,8 @@ _ACCOUNTED = re.compile(
 )
 """A row of SLURM's `sacct`, or of its plugin that writes down jobs: how a job and its steps ended."""
 _WITH_0 = re.compile(
-    r"(?<![(\w])(?:exit(?:ed|s)?(?: with)?(?: (?:code|status))?|exit_?code|return(?:ed|s)?(?: code)?|rc)"
+    r"(?<![(\w])(?:exit(?:ed|s)?(?: with)?(?: (?:code|status)(?: of [\w./-]{1,40})?)?|exit_?code"
+    r"|return(?:ed|s)?(?: code)?|rc)"
     r"[ :=]{1,3}0\b(?![.:\d])"
 )
 """What started the program says how it ended."""
@@ -80,13 +81,18 @@ def running_at(spoken: SpokenText) -> int:
 def _left_with_0(spoken: SpokenText) -> int:
     """Return the index after the last line that says that the program exited with 0, if the log ends there and shows
     only errors that it caught; else 0. A pipe's last command may hide another code."""
-    first = max(0, len(spoken.lines) - VERY_LAST)
-    told = next((k for k in range(len(spoken.lines) - 1, first - 1, -1) if _WITH_0.search(spoken.lines[k])), -1)
-    if told < 0 or launcher_text.ends(spoken.lines) or childfailed.boxes(spoken.lines):
+    told = _told_of_0(spoken)
+    if told < 0 or _last_report(spoken) >= 0:
         return 0
     raised = [each.info for each in traceback_text.find(spoken.lines) if each.final]
     caught = all(map(exception_chain.begins_in_function, raised))
     return told + 1 if caught and not any(map(is_native, spoken.lines)) else 0
+
+
+def _told_of_0(spoken: SpokenText) -> int:
+    """Return the index of a last line that says that the program exited with 0; -1 if none does."""
+    first = max(0, len(spoken.lines) - VERY_LAST)
+    return next((k for k in range(len(spoken.lines) - 1, first - 1, -1) if _WITH_0.search(spoken.lines[k])), -1)
 
 
 def _restarted(spoken: SpokenText) -> int:
@@ -114,15 +120,22 @@ def _last(lines: Sequence[str], words: str) -> int:
 
 
 def _ran_again(spoken: SpokenText) -> int:
-    """Return the index after the last box of torch's agent if a later job in the same log ended well, else 0.
+    """Return the index after the last report of a failed rank if a later job in the same log ended well, else 0.
 
     Each node's agent prints a box, and logs of nodes may be concatenated: a later failure may be of the same job.
     """
-    last = max(childfailed.boxes(spoken.lines), default=-1)
+    last = _last_report(spoken)
     if last < 0:
         return 0
     went_on = _after(spoken, last)
-    return last + 1 if went_on.progress >= 0 and went_on.ended_well >= 0 else 0
+    well = went_on.ended_well >= 0 or _told_of_0(spoken) > last
+    return last + 1 if went_on.progress >= 0 and well else 0
+
+
+def _last_report(spoken: SpokenText) -> int:
+    """Return the index of the last line in which a launcher reports a failed rank; -1 if none does."""
+    ends = (each.index for each in launcher_text.ends(spoken.lines))
+    return max((*childfailed.boxes(spoken.lines), *ends), default=-1)
 
 
 def _next_step(spoken: SpokenText) -> int:

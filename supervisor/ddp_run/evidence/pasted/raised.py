@@ -42,7 +42,8 @@ _BEFORE = 60
 """The frames of a torn exception are at most this far above its last line."""
 _MOST_ORPHANS = 2000
 _ORPHAN = re.compile(
-    r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)|Exception)(?::(?: (?P<message>.*))?)?$"
+    r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)|Exception|(?:[a-z_]\w*\.)+Error)"
+    r"(?::(?: (?P<message>.*))?)?$"
 )
 _FRAME = '  File "'
 _FRAME_LINES = 3

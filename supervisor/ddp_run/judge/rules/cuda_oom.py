@@ -76,6 +76,8 @@ _RUNTIMES = Sign(
     r"|GPU:\d{1,4} failed\. Status: out of memory|Error 2: out of memory",
 )
 """`CUDA failure 2: out of memory`, `cudaMalloc failed: out of memory`, `Cuda Runtime (out of memory)` and the like."""
+SYMPTOMS = (like(r"\[HAMI-core ERROR [^\]\n]{1,100}\]: Device \d{1,3} OOM \d{1,20} / \d{1,20}"),)
+"""From HAMi, which divides GPUs, as it refuses memory."""
 SIGNS = meaning(
     like(_ASKED),
     *("NPU out of memory", "MPS backend out of memory", "CUDA allocation failed", "DEVMEM Allocation failed"),

@@ -41,4 +41,5 @@ SIGNS = meaning(
     ),
     advice=_ADVICE,
 )
+SYMPTOMS = (Sign("has been marked as ready twice"),)
 match = matcher(RULE, SIGNS)

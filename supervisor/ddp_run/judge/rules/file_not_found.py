@@ -56,6 +56,12 @@ _WITH_PATH = rf"(?:[^\n]*?(?:: |name = |at |file ){QUOTED_PATH})?"
 _IN_WORKER = r"(?!: Caught \w+ in )"
 _RAISED: tuple[Sign, ...] = (
     like(rf"^(?:\w+\.)*(?P<class>FileNotFoundError){_IN_WORKER}{_WITH_PATH}", ("FileNotFoundError",)),
+    like(  # the worker's own is torn off
+        r"^(?:\w+\.)*FileNotFoundError: Caught FileNotFoundError in (?P<said>[^\n.]{1,80})(?![\s\S]*\nOriginal Trace)",
+        ("FileNotFoundError",),
+        cause="{who} could not find a file, in {said}",
+        likely=True,
+    ),
     like(
         rf"^(?:\w+\.)*IsADirectoryError{_IN_WORKER}{_WITH_PATH}",
         ("IsADirectoryError",),

@@ -37,7 +37,8 @@ RULE = Rule(
 SYMPTOMS = (like(r"\bibv_\w{1,40} failed\b"),)
 _ALONE = meaning(
     like(  # NCCL's src/proxy.cc: the thread that connects to other hosts failed
-        r"NCCL WARN \[Proxy Service \d{1,9}\] (?P<said>Failed to execute operation Connect from rank \d{1,9})",
+        r"NCCL WARN \[Proxy Service \d{1,9}\] (?P<said>Failed to execute operation Connect from rank \d{1,9})"
+        r"(?!, retcode [1345]\b)",  # ncclResult_t: not of the system (2), nor of another rank (6)
         cause="{who}: NCCL could not connect to another host: {said}",
     ),
     like(

@@ -65,6 +65,7 @@ _ENDED = (
         for state in ("TIMEOUT", "PREEMPTED", "CANCELLED", "DEADLINE")  # of seff, scontrol, and SLURM's mails
     ),
     like(r"^\d\S{0,60} [^\n]{0,200}(?<!\S)(?P<what>TIMEOUT)\s{1,20}\d{1,3}:\d{1,3}\b"),  # sacct's
+    like(r"^\d\S{0,60} [^\n]{0,200}(?<!\S)(?P<what>CANCELLED by \d{1,9})\b"),  # sacct's, with who did it
     like(r"(?P<what>exceeds job hard limit \"[hs]_(?:rt|cpu)\")"),  # Grid Engine
     like(r"^\d{3} \([\d.]{1,30}\) [\d/: \-]{1,30}(?P<what>Job was evicted\.)"),  # HTCondor
     like(r"job\.exception type=(?P<what>(?:timeout|cancel|preempt) [^\n]{0,80})"),  # Flux

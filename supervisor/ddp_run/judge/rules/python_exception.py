@@ -16,9 +16,7 @@ import re
 
 from ddp_run.evidence.exception_chain import chain, of_worker, statement, tells_of_a_program
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.evidence.pasted.raised import AGENT_FRAME
 from ddp_run.evidence.traceback_text import is_library, line_of
-from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import ExceptionInfo
 from ddp_run.values.signals import signal_name
@@ -39,14 +37,13 @@ _MISTAKES = frozenset(
     }
 )
 """Python raises these for mistakes in the code; an OSError or a custom class is about something else."""
-_PYTHONS_CODE = 1
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match any exception known to have ended the rank."""
     raised = death.exception
     if raised is None:
-        return _cut_off(death)
+        return None
     where = f" in {raised.place}" if raised.place else ""
     said = _said(raised)
     alone = len(attempt.deaths) + len(attempt.clean_exits) > 1 and not any(
@@ -90,19 +87,3 @@ def _is_the_reason(raised: ExceptionInfo, attempt: Evidence) -> bool:
     if not frames or is_library(frames[-1][1]) or len(chain(raised)) > 1:
         return False
     return raised.type in _MISTAKES or (raised.type == "RuntimeError" and statement(raised).startswith("raise"))
-
-
-def _cut_off(death: Death) -> Finding | None:
-    """Match a traceback at the end without the line that names the exception: a truncated or torn log."""
-    ending = death.stderr.ending(LEAVING)
-    frames = [index for index, line in enumerate(ending.lines) if _FRAME.search(line)]
-    if death.code != _PYTHONS_CODE or len(frames) < 2:
-        return None
-    if AGENT_FRAME.search(
-        ending.lines[frames[-1]]
-    ):  # torch's launcher reports on the ranks: these are not this rank's words
-        return None
-    after = [index for index in range(frames[-1] + 1, len(ending.lines)) if ending.lines[index][:1].strip()]
-    quote = ending.quote(after[0] if after else frames[-1])
-    cause = f"{death.who} died with a traceback that is cut off: {quote.text.strip()[:_SHOWN]}"
-    return Finding(RULE, cause, (quote,), confidence="likely")

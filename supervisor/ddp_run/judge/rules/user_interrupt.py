@@ -22,7 +22,6 @@ RULE = Rule(
     code="DDP902",
     layer=Layer.ENDED,
     retry=Retry(helps=False, reason="the user stopped it"),
-    wins_over=(("process-group-misuse", "the clean-up after Ctrl-C finds its process group gone"),),
     end="told",
 )
 _SHUTTING_DOWN = Sign("Detected KeyboardInterrupt, attempting graceful shutdown")
