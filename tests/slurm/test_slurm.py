@@ -61,7 +61,15 @@ def test_who_is_missing_is_named_by_its_host(job: Submitted, options: str, said:
     assert srun.wait(limit(120)) == 0, job.output()
 
 
-def test_a_step_may_have_a_spare_node(job: Submitted) -> None:
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        ["--nnodes=2", "--spare-nodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=node0:29400"],
+        ["--nnodes=2"],
+    ],
+    ids=["as the user says", "as SLURM says"],
+)
+def test_a_step_may_have_a_spare_node(job: Submitted, nodes: list[str]) -> None:
     """The first time, the disk of the rank that isn't on node 0 is full: the step ends well all the same."""
     fails = (
         "import errno, os, socket\n"
@@ -69,8 +77,7 @@ def test_a_step_may_have_a_spare_node(job: Submitted) -> None:
         "    open('failed', 'w').write(socket.gethostname())\n"
         "    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), '/data/checkpoint.pt')\n"
     )
-    meet = ("--rdzv-backend=c10d", "--rdzv-endpoint=node0:29400")
-    words = ("ddp-run", "--nnodes=2", "--spare-nodes=1", "--max-retries=1", *meet, job.script(f"{fails}{PLACE}"))
+    words = ("ddp-run", *nodes, "--max-retries=1", job.script(f"{fails}{PLACE}"))
     srun = job.srun("--nodes=3", *ONE_TASK, *words)
     assert srun.wait(limit(180)) == 0, job.output()
     left_out = (job.cwd / "failed").read_text()

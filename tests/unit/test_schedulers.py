@@ -10,6 +10,7 @@ from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.settings.options import Options, Source
 from ddp_run.settings.parse import parse
 from ddp_run.settings.schedulers import host_names, likely_mistakes, slurm
+from ddp_run.values.problem import Refused
 
 # As `srun --nodes=3 --ntasks-per-node=1` sets them on its second node.
 SLURM = {
@@ -77,6 +78,51 @@ def test_what_is_missing_is_filled_in() -> None:
     assert found.settings["node_rank"].origin == "SLURM_NODEID"
     assert options("--nnodes=3", "--node-rank=1").master_addr == "gpu03"
     assert found.notes == ()
+
+
+AT = ("--rdzv-backend=c10d", "--rdzv-endpoint=gpu03:29400")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--spare-nodes=1"],
+        ["--nnodes=2"],
+        ["--nnodes=2", "--spare-nodes=1"],
+        ["--nnodes=2", *AT],
+        ["--spare-nodes=1", *AT],
+    ],
+    ids=" ".join,
+)
+def test_nodes_that_the_job_does_not_need_wait_if_there_may_be_a_retry(words: list[str]) -> None:
+    found = options(*words, "--max-retries=1")
+    assert (found.min_nodes, found.max_nodes, found.spare_nodes) == (2, 2, 1)
+    assert found.meets_at_c10d
+    port = options().master_port
+    assert found.rdzv_endpoint == ("gpu03:29400" if AT[1] in words else f"gpu03:{port}")
+    assert found.notes == ("3 nodes, 1 of them spare, from SLURM job 4711",)
+
+
+def test_spare_nodes_without_a_retry_are_refused_for_that() -> None:
+    with pytest.raises(Refused) as refused:
+        options("--spare-nodes=1")
+    assert "--spare-nodes needs --max-retries" in str(refused.value.problems[0])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--nnodes=2"],
+        ["--nnodes=1", "--max-retries=1"],
+        ["--nnodes=3", "--max-retries=1"],
+        ["--nnodes=2", "--node-rank=1", "--master-addr=gpu03", "--max-retries=1"],
+        ["--nnodes=2", "--spare-nodes=0", "--max-retries=1"],
+        ["--nnodes=2", "--master-addr=gpu03", "--max-retries=1"],
+    ],
+    ids=" ".join,
+)
+def test_other_launches_have_no_spare_nodes(words: list[str]) -> None:
+    assert options(*words).spare_nodes == 0
 
 
 @pytest.mark.parametrize(

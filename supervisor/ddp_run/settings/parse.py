@@ -164,18 +164,47 @@ class Reading:
 
     def the_scheduler(self) -> None:
         """Read the nodes that a scheduler gave the job, for whatever was not given, if nothing contradicts them."""
-        given = self.settings
-        if self._has_own_rendezvous() or given.keys() & {"nnodes", "node_rank"} == {"node_rank"}:
-            return
         found = job_nodes(self.environ)
-        if found is None or not _may_be(given.get("nnodes"), found):
+        if found is None:
             return
-        fills = {row.dest: row for row in self.rows if row.dest in found.settings and row.dest not in given}
+        spares = self._spare_nodes(found)
+        told = spares or (found.settings if self._may_meet_as(found) else {})
+        fills = {row.dest: row for row in self.rows if row.dest in told and row.dest not in self.settings}
         for dest, row in fills.items():
-            text, origin = found.settings[dest]
+            text, origin = told[dest]
             self._give(row, Setting(True, Source.SCHEDULER, origin, text))
-        if "nnodes" in fills:
+        if fills and spares:
+            self.notes.append(f"{found.nodes} nodes, {spares['spare_nodes'][0]} of them spare, from {found.job}")
+        elif "nnodes" in fills:
             self.notes.append(f"{found.nodes} nodes, from {found.job}; --standalone makes each node a separate job")
+
+    def _may_meet_as(self, found: JobNodes) -> bool:
+        """Whether the nodes can meet as the scheduler says."""
+        own_rank = self.settings.keys() & {"nnodes", "node_rank"} == {"node_rank"}
+        return not (self._has_own_rendezvous() or own_rank) and _may_be(self.settings.get("nnodes"), found)
+
+    def _spare_nodes(self, found: JobNodes) -> dict[str, tuple[str, str]]:
+        """What follows from --spare-nodes, or from more nodes than --nnodes wants if there may be a retry: the others
+        wait. Empty if nothing does. Torch numbers such nodes, so they meet at a c10d endpoint."""
+        given = self.settings
+        wanted, retries = given.get("spare_nodes"), given.get("max_retries")
+        if found.nodes is None or not {"nnodes", "master_addr", "master_port"} <= found.settings.keys():
+            return {}
+        if given.keys() & {"node_rank", "master_addr", "master_port"}:
+            return {}
+        nodes = _fixed_nodes(given["nnodes"]) if "nnodes" in given else None
+        if wanted is not None and "nnodes" not in given:
+            nodes = found.nodes - int(str(wanted.value))
+        if nodes is None or not 2 <= nodes < found.nodes:
+            return {}
+        if (nodes + int(str(wanted.value)) != found.nodes) if wanted else (retries is None or not retries.value):
+            return {}
+        by = found.settings["nnodes"][1]
+        spares = {"nnodes": (str(nodes), by), "spare_nodes": (str(found.nodes - nodes), by)}
+        if self._has_own_rendezvous():
+            return spares if "rdzv_endpoint" in given else {}
+        (host, named_by), (port, _by) = found.settings["master_addr"], found.settings["master_port"]
+        return spares | {"rdzv_backend": ("c10d", named_by), "rdzv_endpoint": (f"{host}:{port}", named_by)}
 
     def with_defaults(self) -> dict[str, Setting]:
         """The settings of all rows."""
