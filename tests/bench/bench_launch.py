@@ -75,15 +75,18 @@ def whole_job(text: str, ranks: int = 2, ours: Sequence[str] = ()) -> Callable[[
     return measure
 
 
-def two_nodes(text: str) -> Callable[[Path, str], float]:
+def two_nodes(text: str, *, c10d: bool = False) -> Callable[[Path, str], float]:
     """A job of two nodes, both on this host, from the start of both to the end of the later one."""
 
     def measure(folder: Path, launcher: str) -> float:
-        master = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+        port = free_port()
+        endpoint = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+        static = ["--master-addr", "127.0.0.1", "--master-port", str(port), "--node-rank"]
         program = script(folder, text)
 
         def node(rank: str) -> float:
-            return run([BIN / launcher, *master, "--nproc-per-node", "1", "--node-rank", rank, program], folder)
+            meeting = ["--nnodes", "2", *(endpoint if c10d else [*static, rank])]
+            return run([BIN / launcher, *meeting, "--nproc-per-node", "1", program], folder)
 
         with ThreadPoolExecutor(2) as both:
             return max(both.map(node, ("0", "1")))
@@ -119,6 +122,7 @@ MEASURES: dict[str, tuple[str, Callable[[Path, str], float]]] = {
     "warm-hello-8": ("8 ranks, hello, --warm, start to end", whole_job(HELLO, 8, ["--warm"])),
     "warm-gloo-8": ("8 ranks, gloo all_reduce, --warm, start to end", whole_job(GLOO, 8, ["--warm"])),
     "nodes": ("2 nodes of 1 rank, gloo all_reduce, start to end", two_nodes(GLOO)),
+    "nodes-c10d": ("the same, c10d", two_nodes(GLOO, c10d=True)),
     "failure": ("failing line to exit", failure_to_exit("plain")),
     "deaf": ("the same, a peer ignores SIGTERM, grace 3 s", failure_to_exit("deaf")),
 }
