@@ -379,3 +379,55 @@ def test_who_cancelled_a_job_is_in_its_accounts() -> None:
     accounts = "77       fit  CANCELLED by 1007      0:0\n77.0     fit  CANCELLED      0:9\n"
     assert answer(STEPS + killed + accounts)[1] == "preempted-sigterm"
     assert answer(STEPS + killed)[1] == "unknown"
+
+
+def test_hardware_that_failed_below_the_timeout_of_those_that_waited() -> None:
+    waited = (
+        "[rank0]:[E612 10:40:12.1 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds "
+        "before timing out.\n"
+    )
+    broken = FIT.format(2, 8) + "[rank2]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+    found = explain(waited + broken)
+    assert (found.cause, found.confidence) == ("gpu-hardware", "likely")
+    assert found.first_failure is not None
+    assert found.first_failure.rank == 2
+
+
+def test_a_collective_in_a_finally_of_an_error_does_not_hide_it() -> None:
+    first = FIT.format(1, 7) + "[rank1]: KeyError: 'boxes'\n"
+    handled = "".join(f"[rank1]: {line}\n" for line in AFTER.splitlines())
+    lost = (
+        HERE.format(9) + '  File "/v/site-packages/torch/distributed/distributed_c10d.py", line 1, in barrier\n' + LOST
+    )
+    lost = "".join(f"[rank1]: {line}\n" for line in lost.splitlines())
+    found = explain(first + handled + lost)
+    assert (found.cause, found.confidence) == ("python-exception", "likely")
+    assert explain(lost).cause == "peer-died"
+
+
+def test_bars_that_begin_anew_after_a_requeue() -> None:
+    epochs = "".join(f"Epoch {n}: 100%|████| 90/90 [05:00<00:00,  0.30it/s, loss=0.{n}]\n" for n in range(3, 7))
+    told = "slurmstepd: error: *** STEP 77.0 ON n1 CANCELLED AT 2024-08-23T07:41:30 DUE TO JOB REQUEUE ***\n"
+    told += "srun: error: n1: tasks 0-1: Terminated\n"
+    assert answer(told + epochs + "`Trainer.fit` stopped: `max_epochs=7` reached.\n") == (None, None)
+    assert answer(told + epochs)[1] == "preempted-sigterm"
+
+
+def test_a_trial_of_a_sweep_that_failed() -> None:
+    trial = "[I 2025-04-02 10:{0}:12,501] Trial {0} finished with value: 0.{0} and parameters: {{'lr': 0.00{0}}}.\n"
+    failed = "[W 2025-04-02 10:13:02,004] Trial 13 failed because of the following error: OutOfMemoryError('…')\n"
+    failed += (
+        'Traceback (most recent call last):\n  File "/v/site-packages/optuna/study/_optimize.py", line 201, in _run\n'
+    )
+    failed += '  File "/home/me/sweep.py", line 70, in objective\ntorch.OutOfMemoryError: CUDA out of memory.\n'
+    trials = [trial.format(n) for n in range(11, 17)]
+    assert answer("".join((*trials[:2], failed, *trials[3:]))) == (None, None)
+    assert answer("".join((*trials[:2], failed)))[1] == "cuda-oom"
+
+
+def test_a_server_of_the_job_itself_has_its_own_reason() -> None:
+    refused = FIT.format(0, 7) + "[rank0]: requests.exceptions.ConnectionError: HTTPConnectionPool(host='0.0.0.0', "
+    refused += "port=8000): Max retries exceeded with url: /health (Caused by NewConnectionError('refused'))\n"
+    assert answer(refused)[1] == "python-exception"
+    assert answer(refused.replace("0.0.0.0", "hub.example"))[1] == "hub-network"

@@ -541,6 +541,7 @@ def test_the_cause_behind_other_words(text: str, cause: str | None) -> None:
     assert found.cause == cause, found.title
 
 
+STORE = '  File "/v/site-packages/torch/distributed/rendezvous.py", line 1, in _env_rendezvous_handler\n'
 UPPER = """Traceback (most recent call last):
   File "/home/me/fit.py", line 9, in <module>
     main()
@@ -582,9 +583,22 @@ def test_a_traceback_without_its_end_says_nothing_but_where(above: str, cause: s
             "retcode 2\n",
             "nccl-network",
         ),
+        ("n1:7:9 [0] p2p.cc:237 NCCL WARN Cuda failure 'invalid argument'", "nccl-init"),
+        ("n1:7:9 [0] init.cc:9 NCCL WARN Odd\nn1:7:9 [0] NCCL INFO init.cc:1585 -> 3", "nccl-init"),
+        ("n1:7:9 [0] misc/odd.cc:9 NCCL WARN Odd\nn1:7:9 [0] NCCL INFO misc/odd.cc:504 -> 2", "nccl-network"),
+        ("n1:7:9 [0] init.cc:9 NCCL WARN Odd\nn1:7:9 [0] NCCL INFO Using network Socket", None),
+        (
+            "[rank1]:        size mismatch for head.weight: copying a param with shape torch.Size([2])",
+            "checkpoint-mismatch",
+        ),
+        (f"{UPPER}RuntimeError: Error(s) in loading state_dict for", "checkpoint-mismatch"),
+        (f"{UPPER}{STORE}RuntimeError: connect() timed out. Original timeout was 60000 ms.", "rendezvous-timeout"),
+        (f"{UPPER}ValueError: host not found: Name or service not known", "rendezvous-dns"),
+        (f"{UPPER}RuntimeError: write(): fd 29 failed with Input/output error", "filesystem-error"),
+        ("amdgpu 0000:c6:00.0: amdgpu: VM_L2_PROTECTION_FAULT_STATUS:0x00341051", "illegal-memory-access"),
     ],
 )
-def test_the_end_of_a_piece(text: str, cause: str) -> None:
+def test_the_end_of_a_piece(text: str, cause: str | None) -> None:
     assert explain(text).cause == cause
 
 

@@ -65,7 +65,7 @@ def test_what_an_exception_was_raised_from_counts() -> None:
             "During handling of the above exception, another exception occurred",
             "The above exception was the direct cause of the following exception",
         ),
-        ("/home/user/train.py", "/usr/lib/python3.11/queue.py"),
+        ("/home/user/", "/usr/lib/python3.11/"),
     ],
 )
 def test_what_it_was_raised_from_is_certain_if_nobody_handled_it(old: str, new: str) -> None:

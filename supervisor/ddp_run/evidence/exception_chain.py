@@ -22,16 +22,17 @@ from ddp_run.evidence.traceback_text import (
 )
 from ddp_run.record.events import ExceptionInfo
 
+_END_OF_DATA = ("StopIteration", "Empty")
 _EXPECTED = frozenset(
     {
         *("FileNotFoundError", "KeyError", "IndexError", "AttributeError", "ImportError", "ModuleNotFoundError"),
-        *("StopIteration", "Empty"),
+        *_END_OF_DATA,
     }
 )
 """Exceptions that programs expect, and handle as part of their work."""
 _MODULE = "<module>"
-_SERVER = re.compile(r"/(?:uvicorn|hypercorn|gunicorn|starlette|aiohttp|tornado|flask|werkzeug|django)/")
-"""Servers log the exception of a request, and go on."""
+_CATCHES = re.compile(r"/(?:uvicorn|hypercorn|gunicorn|starlette|aiohttp|tornado|flask|werkzeug|django|optuna)/")
+"""Servers log the exception of a request, and sweeps that of a trial, and go on."""
 _FOR_ANYTHING = frozenset({"AssertionError", "Exception", "RuntimeError", "ValueError"})
 """Python's own classes that programs raise for anything."""
 _NAMES = re.compile(r"[\w./:\-]{4,}")
@@ -115,9 +116,9 @@ def is_own(exception: ExceptionInfo) -> bool:
 
 
 def begins_in_function(exception: ExceptionInfo) -> bool:
-    """Whether its traceback begins in a function of the program or of a web server, which caught and printed it."""
+    """Whether its traceback begins in a function of the program, or of what runs parts of it: that caught it."""
     file, function = _outermost(exception)
-    return function not in (None, _MODULE) and (not is_library(file) or _SERVER.search(file) is not None)
+    return function not in (None, _MODULE) and (not is_library(file) or _CATCHES.search(file) is not None)
 
 
 def begins_at_module(exception: ExceptionInfo) -> bool:
@@ -136,15 +137,16 @@ def _outermost(exception: ExceptionInfo) -> tuple[str, str | None]:
     return next(iter(_frames(exception.traceback)), ("", None))
 
 
-def handled(exception: ExceptionInfo) -> ExceptionInfo | None:
+def handled(exception: ExceptionInfo, *, expected: bool = False) -> ExceptionInfo | None:
     """Return the exception at the start of a chain whose handler, perhaps a clean-up, raised this one.
 
-    None if there is none, or if programs expect it: the end of the data is where some tell their peers.
+    None if there is none, or if programs expect it: the end of the data is where some tell their peers. `expected`:
+    only the end of the data is excluded.
     """
     if not _raised_while_handling(exception):
         return None
     origin = chain(exception)[-1]
-    if origin is exception or origin.type.rpartition(".")[2] in _EXPECTED:
+    if origin is exception or origin.type.rpartition(".")[2] in (_END_OF_DATA if expected else _EXPECTED):
         return None
     return origin_of(origin, exception)
 
@@ -164,6 +166,12 @@ def raised_by_handler(exception: ExceptionInfo) -> bool:
     """Whether the program's own code raised it while it handled another exception: what it handled may be no cause."""
     frames = [frame["file"] for line in exception.traceback.splitlines() if (frame := FRAME.match(line)) is not None]
     return _raised_while_handling(exception) and bool(frames) and not is_library(frames[-1])
+
+
+def caught_by_program(link: ExceptionInfo, exception: ExceptionInfo) -> bool:
+    """Whether the program's own code was handling `link` when `exception` was raised: its traceback begins there."""
+    file, function = _outermost(link)
+    return _raised_while_handling(exception) and function is not None and not is_library(file)
 
 
 def _raised_while_handling(exception: ExceptionInfo) -> bool:

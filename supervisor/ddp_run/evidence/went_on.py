@@ -27,7 +27,10 @@ WORKED = re.compile(
     r"\b(?:[Ff]inished|[Dd]one|DONE|[Cc]ompleted?|COMPLETED|[Ss]uccess\w*|[Ss]aved|Started container)\b"
 )
 """A program finished some work."""
-ENDED_WELL = re.compile(r"\b(?:[Tt]raining|[Rr]un|[Jj]ob)\b[^\n]{0,60}\b(?:completed?|finished|done|ended well)\b")
+ENDED_WELL = re.compile(
+    r"\b(?:[Tt]raining|[Rr]un|[Jj]ob)\b[^\n]{0,60}\b(?:completed?|finished|done|ended well)\b"
+    r"|`Trainer\.fit` stopped: `max_(?:epochs|steps)=\d{1,12}` reached"  # Lightning's
+)
 """A whole job ended well."""
 WARNED = re.compile(r"^.{0,60}\b[Ww](?:arning|ARNING)\b")
 """After a warning, a program usually goes on."""
@@ -45,7 +48,8 @@ _ABORTS = ("terminate called", "what(): ", "Fatal Python error: Aborted")
 """Messages that begin or contain the reason for an abort."""
 _EMPTY = re.compile(
     r"^(?:\s*$|\s+warnings\.warn|\s*[\^~]+\s*$|frame #\d|\s*={3}|\s*-{3}|\.\.\.$|wandb: "
-    r"|(?:\[rank\d{1,9}\]:)?(?:\[[WIEF] |\[?[WEF]\d{3,4} |\[?I\d{3,4} [^\n]{0,60}\.(?:cc|cpp|cu|h):\d)"
+    r"|(?:\[rank\d{1,9}\]:)?(?:\[[WIEF]\d{0,4} [^\n]{0,80}\.(?:cpp|cc|cu|h):\d"
+    r"|\[?[WEF]\d{3,4} |\[?I\d{3,4} [^\n]{0,60}\.(?:cc|cpp|cu|h):\d)"
     r"|(?:\d{1,6}: )?(?:srun|slurmstepd|pyxis|flux-job|flux-shell)\b"
     r"|\w+: (?:fallthrough )?registered at /)"  # torch's list of backends, 60 lines, below "Could not run 'aten::…'"
 )
@@ -139,13 +143,16 @@ class WentOn:
         said = next((k for k in beside if HANDLED.search(self._lines[k])), None)
         return said is not None and self._new[-1:] > [said]
 
-    def after(self, start: int, shown: int, end: int) -> bool:
-        """Whether it went on after the exception that starts at `start`, is named at `shown` and ends before `end`."""
+    def after(self, start: int, shown: int, end: int, *, caught: bool = False) -> bool:
+        """Whether it went on after the exception that starts at `start`, is named at `shown` and ends before `end`.
+
+        `caught`: it was printed by what caught it.
+        """
         if self.running > shown:
             return True
         earliest = self._known[shown + 1]
         beside = (*self._lines[max(0, start - 1) : start], *self._lines[end : end + 1])
-        enough = 1 if any(HANDLED.search(line) for line in beside) else _KNOWN
+        enough = 1 if any(HANDLED.search(line) for line in beside) else _KNOWN - caught
         return len(earliest) >= enough and earliest[enough - 1] < start
 
     def between(self, one: int, other: int) -> bool:
@@ -236,7 +243,7 @@ def _bars(lines: Sequence[str], silent: Set[int]) -> list[int]:
     for k, line in enumerate(lines if present else ()):
         if any(words in line for words in present) and k not in silent and _BAR.search(line):
             count = _COUNT.search(line)
-            state = _PICTURE.sub("", line) if count is None else str(count[0])
+            state = _PICTURE.sub("", line) if count is None else f"{line.partition('|')[0]}{count[0]}"
             if state not in states[-VERY_LAST:]:
                 states.append(state)
                 drawn.append(k)

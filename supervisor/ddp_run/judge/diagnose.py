@@ -188,12 +188,16 @@ class _Judgement:
         return first
 
     def _missed_by(self, waited: Judged, own: Sequence[Judged]) -> Judged:
-        """For pasted logs: prefer an exception printed above the timeout of a rank that waited for the missing peer."""
+        """For pasted logs: prefer the exception of a rank that did not wait to the timeout of one that waited for it.
+
+        One below the timeout counts if it speaks against its host: no timeout leads to that.
+        """
         if not self.attempt.logs_only or waited.finding.rule.end != "waited":
             return waited
         told = _line(waited)
-        gone = [item for item in own if item.death.exception is not None and item.finding.rule.end != "waited"]
-        missing = min((item for item in gone if 0 < _line(item) < told), key=_line, default=waited)
+        rest = [item for item in own if item.death.exception is not None and item.finding.rule.end != "waited"]
+        shown = [item for item in rest if 0 < _line(item) < told or item.finding.rule.host is not None]
+        missing = min(shown, key=lambda item: (_line(item) > told, _line(item)), default=waited)
         self.close = missing is not waited
         return missing
 

@@ -41,7 +41,7 @@ class Rules:
     def judge(self, death: Death) -> Judged:
         """Return the best finding about a death, and why it is collateral, if it is."""
         best = self._best(death)
-        before = _before_its_handler(death)
+        before = _before_its_handler(death, expected=best is not None and best.rule.consequence)
         own = self._best(before) if best is not None and before is not None else None
         if best and before and own and not (own.rule.consequence or own.rule.end == "after"):
             same, blamed = own.rule is best.rule, self._only_followed(death, best, before, own)
@@ -121,8 +121,8 @@ class Rules:
         return found
 
 
-def _before_its_handler(death: Death) -> Death | None:
-    before = handled(death.exception) if death.exception is not None else None
+def _before_its_handler(death: Death, *, expected: bool) -> Death | None:
+    before = handled(death.exception, expected=expected) if death.exception is not None else None
     return None if before is None else replace(death, exception=before)
 
 

@@ -12,7 +12,15 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from re import Match, Pattern
 
-from ddp_run.evidence.exception_chain import chain, dealt_with, is_own, origin_of, raised_by_handler, statement
+from ddp_run.evidence.exception_chain import (
+    caught_by_program,
+    chain,
+    dealt_with,
+    is_own,
+    origin_of,
+    raised_by_handler,
+    statement,
+)
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.went_on import WentOn
@@ -236,7 +244,7 @@ def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
         for sign in signs:  # a KeyError's message is a key
             match = sign.search(said) if name in sign.types or not (sign.types or name == "KeyError") else None
             if match is not None:
-                survived = link.type != raised.type and raised_by_handler(raised)
+                survived = link.type != raised.type and (raised_by_handler(raised) or caught_by_program(link, raised))
                 sure: Confidence = "likely" if survived or is_own(link) else "certain"
                 return Hit(sign, match, _quote(death.stderr, link, match), origin_of(link, raised), sure)
     return None

@@ -17,10 +17,11 @@ IsConsequence = Callable[[ExceptionInfo], bool]
 
 _AGENTS = frozenset({"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException"})
 AGENT_FRAME = re.compile(r"torch/distributed/(?:run|launch)\.py|torch/distributed/(?:launcher|elastic/agent)/")
-_LAUNCHER = re.compile(r"accelerate/commands/|deepspeed/launcher/|torch/multiprocessing/spawn\.py")
+_LAUNCHER = re.compile(r"accelerate[/\\]commands[/\\]|deepspeed/launcher/|torch/multiprocessing/spawn\.py")
 _LAUNCHERS_WORDS = re.compile(
     r"Unsupported nproc_per_node value|See root cause above|See stack trace[^.]{0,20} for (?:the )?root cause"
     r"|Please inspect the previous error messages for a cause"
+    r"|^\s*-- Process \d{1,6} terminated with the following error:"
     r"|Engine (?:core|process) (?:initialization )?failed|Deployment '[^'\n]{1,80}' failed, deleting it"
 )
 """torchrun's for its own options; Ray Train's and servers' (vLLM, Ray Serve) for a process that prints its own
@@ -112,7 +113,8 @@ class Exceptions:
         """Return the exception if it may have ended a rank; else note what it was."""
         own = indexes[printed.start : printed.end]
         self._taken.update(own)
-        over = went_on.after(printed.start, printed.index, printed.end)
+        caught = exception_chain.begins_in_function(printed.info)
+        over = went_on.after(printed.start, printed.index, printed.end, caught=caught)
         if printed.ignored:
             self.ignored.update(own)
             self._silenced.add(words_of(printed.info))

@@ -31,10 +31,10 @@ RULE = Rule(
     unlike="loading",
 )
 FRAMES = re.compile(r"/torch/nn/modules/module\.py load_state_dict")
-SYMPTOMS = (like(r"(?m)^\s{0,20}size mismatch for [\w.]{1,400}: copying a param"),)
+SYMPTOMS = (like(r"\bsize mismatch for [\w.]{1,400}: copying a param"),)
 _NO_KEY = "{who} found no key '{key}' in a checkpoint{where}"
 SIGNS = meaning(
-    like(r"Error\(s\) in loading state_dict for (?P<model>[\w.\[\]]+):(?P<body>[\s\S]*)"),
+    like(r"Error\(s\) in loading state_dict for(?: (?P<model>[\w.\[\]]+):(?P<body>[\s\S]*)|\s*$)"),
     *meaning(
         like(
             r"checkpoint being loaded used a DP world size of (?P<saved>\d+) but the current world size is (?P<now>\d+)"

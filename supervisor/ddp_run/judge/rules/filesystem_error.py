@@ -57,6 +57,9 @@ _RAISED: tuple[Sign, ...] = (
         Sign(words, rf"^[\w.]{{1,200}}(?:Error|Exception): (?P<path>/[^\s:]{{1,400}}): (?P<what>{re.escape(words)})$")
         for words in _ERRORS
     ),
+    *(
+        Sign(words, rf"\w\(\): fd \d+ failed with (?P<what>{re.escape(words)})") for words in _ERRORS
+    ),  # torch's before 1.6
     *(Sign(words, rf"on fopen: (?P<what>{re.escape(words)}), file path: (?P<path>\S+)") for words in _ERRORS),
     like(
         r"unable to lock file, errno = \d+, error message = '(?P<what>[^']+)'",

@@ -107,6 +107,7 @@ _OF_TOOLS = (
 )
 """Groups `url`, `host`, `status`, `why`."""
 SIGNS = (*_SAID, *_OF_TOOLS)
+_HERE = re.compile(r"(?:localhost|127\.|0\.0\.0\.0)")
 _TRIES_AGAIN = "Retrying (Retry("
 """From urllib3, which pip bundles."""
 # etcd's client, which torch's rendezvous may use, also uses urllib3.
@@ -125,6 +126,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is None or _RENDEZVOUS.search(hit.traceback):
         return None
     host = _host(hit)
+    if host is not None and _HERE.match(host):  # a server of the job itself, which has its own reason
+        return None
     why = hit["why"] or (hit.match[0] if host is None else "")
     known = hit.exception is not None and why == hit.exception.type.rpartition(".")[2]
     shown = f": {why.strip()[:120]}" if why and not known else ""

@@ -55,6 +55,8 @@ SIGNS = meaning(
     like(r"Segmentation fault from GPU at (?P<address>0x[0-9a-f]+)", cause="page fault at address {address}"),  # Intel
     cause="{match}",
 )
+SYMPTOMS = (like(r"amdgpu: VM_L2_PROTECTION_FAULT_STATUS: ?0x[0-9a-fA-F]{1,16}"),)
+"""Of the kernel, about a GPU of AMD: what NVIDIA's driver calls Xid 31."""
 _PAGE_FAULT = (like(r"NVRM: Xid \([^)]{0,60}\): (?:13|31), (?:pid='?(?P<pid>\d{1,9}))?[^\n]*"),)
 _ADVICE = {
     "HIP": (

@@ -49,6 +49,11 @@ _HCCL = like(
     likely=True,
 )
 SIGNS = (*ERRORS, *REASONS, _UNIQUE_ID, _HCCL)
+SYMPTOMS = (
+    like(r"NCCL WARN (?:Bootstrap Root : rank \d{1,7} of \d{1,7} ranks has already checked in|Cuda failure)"),
+    # a call that returns ncclResult_t: not an error of the system (2), nor of another rank (6)
+    like(r"NCCL WARN [^\n]{1,400}\n[^\n]{0,200} NCCL INFO \S{1,100}:\d{1,6} -> [1345]\b"),
+)
 _CODES = frozenset({"ncclInvalidUsage", "ncclInvalidArgument", "ncclInternalError", "ncclUnhandledCudaError"})
 _VERSIONS = re.compile(r"[Mm]ismatched NCCL version|mismatch in (?:info|rank count) from procs|Message truncated")
 _FOR_SURE = re.compile(

@@ -34,7 +34,11 @@ RULE = Rule(
     unlike="together",
     backend="init",
 )
-SYMPTOMS = (like(r"\bibv_\w{1,40} failed\b"),)
+SYMPTOMS = (
+    like(r"\bibv_\w{1,40} failed\b"),
+    like(r"socketStartConnect: Connect to \S{1,100} failed : "),
+    like(r"NCCL WARN [^\n]{1,400}\n[^\n]{0,200} NCCL INFO \S{1,100}:\d{1,6} -> [26]\b"),  # ncclResult_t, as nccl-init
+)
 _ALONE = meaning(
     like(  # NCCL's src/proxy.cc: the thread that connects to other hosts failed
         r"NCCL WARN \[Proxy Service \d{1,9}\] (?P<said>Failed to execute operation Connect from rank \d{1,9})"

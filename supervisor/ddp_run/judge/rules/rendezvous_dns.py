@@ -37,10 +37,12 @@ _NOT_REACHED = like(
 _ETCDS = like(r"Failed to get list of machines from https?://(?P<host>[^\s:/]{1,300})[:/]")
 """Source: python-etcd's client.py, used by torchelastic and `--rdzv-backend etcd`."""
 _PYTHONS = Sign("gaierror", types=("gaierror",))
+_OLD = like(r"^ValueError: host not found: (?P<said>[^\n]{1,80})", ("ValueError",))
+"""torch's before 1.8, which names no host."""
 _SSHS = like(r"ssh: Could not resolve hostname (?P<host>[\w.\-]{1,255}): (?P<said>[^\n]{1,80})")
 _STARTED_BY_SSH = (Sign("unable to reliably start one or more daemons"), Sign("ssh exited with exit code 255"))
 """Messages of mpirun and pdsh if ssh cannot reach a host of the job."""
-SIGNS = (_UNRESOLVED, _NOT_REACHED, _ETCDS, _PYTHONS, _SSHS, *_STARTED_BY_SSH)
+SIGNS = (_UNRESOLVED, _NOT_REACHED, _ETCDS, _PYTHONS, _OLD, _SSHS, *_STARTED_BY_SSH)
 _TORCHS = re.compile(r"torch/distributed/(?:rendezvous|distributed_c10d|elastic/|run)")
 _SAID = re.compile(r"\[Errno (?P<number>-?\d+)\] (?P<said>.+)")
 
@@ -53,6 +55,11 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     hit = in_exception(death, (_UNRESOLVED,))
     if hit is not None:
         return hit.finding(RULE, death, _cause(death.who, hit), _advice(hit["host"]))
+    hit = in_exception(death, (_OLD,))
+    if hit is not None:
+        return hit.finding(
+            RULE, death, f"{death.who} could not resolve the rendezvous host: {hit['said']}", _advice(None)
+        )
     hit = ended_by(death, (_PYTHONS,))
     if hit is None or hit.exception is None:
         return None

@@ -48,8 +48,9 @@ _CLIENTS = like(
     rf"Timed out after {_TIME} waiting for clients\. (?P<joined>\d+)/(?P<wanted>\d+) clients",
     cause="{who} waited {time} for the other ranks: {joined} of {wanted} joined",
 )
-_SOCKET = like(
-    r"(?:Error|Exception): Socket Timeout\s*$",
+_SOCKET = meaning(
+    like(r"(?:Error|Exception): Socket Timeout\s*$"),
+    like(r"connect\(\) timed out\. Original timeout was \d{1,9} ms\.\s*$"),  # torch's before 1.11
     cause="{who} waited for another rank, which did not join the store in time",
 )
 _AGENT = (
@@ -92,7 +93,7 @@ _IN_RANK = (
         likely=True,
     ),
 )
-SIGNS = (*_IN_RANK, _SOCKET, *_AGENT)
+SIGNS = (*_IN_RANK, *_SOCKET, *_AGENT)
 _MEETING = re.compile(
     r"init_process_group|_new_process_group_helper|_store_based_barrier|rendezvous|_create_c10d_store|new_group|TCPStore"
     r"|ProcessGroupGloo\("
@@ -125,7 +126,7 @@ def _old_timeout(death: Death) -> Hit | None:
     """torch 1.x prints only `Socket Timeout`: it is the store's if the process group was being created."""
     if death.exception is None or not _MEETING.search(death.exception.traceback):
         return None
-    return ended_by(death, (_SOCKET,))
+    return ended_by(death, _SOCKET)
 
 
 def _cause(hit: Hit, death: Death) -> str:
