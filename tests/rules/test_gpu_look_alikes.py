@@ -46,7 +46,7 @@ def verdict_of(text: str) -> Verdict:
             "",
             "subprocess.CalledProcessError: Command '['/usr/bin/accelerate', 'launch', 'a.py']' returned non-zero exit "
             "status 1.",
-            "python-exception",
+            "unknown",
         ),
         (
             "",

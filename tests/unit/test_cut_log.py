@@ -595,6 +595,26 @@ def test_a_traceback_without_its_end_says_nothing_but_where(above: str, cause: s
         (f"{UPPER}{STORE}RuntimeError: connect() timed out. Original timeout was 60000 ms.", "rendezvous-timeout"),
         (f"{UPPER}ValueError: host not found: Name or service not known", "rendezvous-dns"),
         (f"{UPPER}RuntimeError: write(): fd 29 failed with Input/output error", "filesystem-error"),
+        (
+            "subprocess.CalledProcessError: Command '['python', 'fit.py']' returned non-zero exit status 2.",
+            "unknown",
+        ),
+        ("NVRM: Xid (PCI:0000:dc:00): 45, pid=9, Ch 8, caused by previous Xid 79", "gpu-hardware"),
+        (
+            f"{UPPER}RuntimeError: GlooDeviceFactory::f(): interface or hostname can't be empty",
+            "gloo-network",
+        ),
+        (
+            "Checkout your internet connection or see how to run the library in offline mode at 'https://x'.",
+            "hub-network",
+        ),
+        ("python.exe: No module named fit", "script-not-found"),
+        ('  "message": {\n    "message": "KeyError: \'tokens\'",\n    "extraInfo": {', "python-exception"),
+        (
+            "n1:7:9 [0] include/socket.h:403 NCCL WARN Connect to 10.0.0.9<57> failed : No route to host",
+            "nccl-network",
+        ),
+        ("OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 0.0, reducing to 0.0", "nan-divergence"),
         ("amdgpu 0000:c6:00.0: amdgpu: VM_L2_PROTECTION_FAULT_STATUS:0x00341051", "illegal-memory-access"),
     ],
 )

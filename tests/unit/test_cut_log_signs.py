@@ -249,7 +249,7 @@ def test_an_unsure_verdict_stays_as_it_is_beside_a_line() -> None:
 def test_of_an_exception_that_only_tells_of_another_program_a_line_above_is_the_cause() -> None:
     told = "Command 'python train.py' returned non-zero exit status 1."
     raised = replace(value_error(), type="subprocess.CalledProcessError", message=told)
-    strict = failed("python-exception", code=1, raised=raised, confidence="likely")
+    strict = failed("unknown", code=1, raised=raised, confidence="unknown")
     text = f"warning: {OOM}\n{tree(f'subprocess.CalledProcessError: {told}')}"
     assert (of(text, strict).cause, of(text, STRICT).cause) == ("cuda-oom", "python-exception")
 

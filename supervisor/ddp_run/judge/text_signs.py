@@ -136,8 +136,14 @@ class LogEnd:
 
     def went_on_after(self, line: int) -> bool:
         """Whether a process kept writing after this line of the only log, like programs that go on or end normally."""
-        place = max((index for index, number in enumerate(self.spoken.numbers) if number <= line), default=-1)
-        return len(set(self.spoken.sources)) == 1 and self._went_on.after_line(place)
+        return len(set(self.spoken.sources)) == 1 and self._went_on.after_line(self._place(line))
+
+    def ran_again_after(self, line: int) -> bool:
+        """Whether a job wrote much after this line of the only log, which reports an end."""
+        return len(set(self.spoken.sources)) == 1 and self._went_on.after_stop(self._place(line))
+
+    def _place(self, line: int) -> int:
+        return max((index for index, number in enumerate(self.spoken.numbers) if number <= line), default=-1)
 
 
 @cache

@@ -21,6 +21,7 @@ _LAUNCHER = re.compile(r"accelerate[/\\]commands[/\\]|deepspeed/launcher/|torch/
 _LAUNCHERS_WORDS = re.compile(
     r"Unsupported nproc_per_node value|See root cause above|See stack trace[^.]{0,20} for (?:the )?root cause"
     r"|Please inspect the previous error messages for a cause"
+    r"|Horovod detected that one or more processes exited with non-zero status"
     r"|^\s*-- Process \d{1,6} terminated with the following error:"
     r"|Engine (?:core|process) (?:initialization )?failed|Deployment '[^'\n]{1,80}' failed, deleting it"
 )
@@ -46,6 +47,8 @@ _ORPHAN = re.compile(
     r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)|Exception|(?:[a-z_]\w*\.)+Error)"
     r"(?::(?: (?P<message>.*))?)?$"
 )
+_IN_JSON = re.compile(r'"message": "((?:[^"\\]|\\(?!n).)*)')
+"""torch writes the error of a rank so (elastic/multiprocessing/errors/error_handler.py)."""
 _FRAME = '  File "'
 _FRAME_LINES = 3
 _LONGEST = 1000
@@ -166,8 +169,13 @@ def starts_a_launcher(info: ExceptionInfo) -> bool:
     if name in _NOTEBOOKS or _QUOTES_A_PROGRAM in info.message:
         return True
     if name == "CalledProcessError":
-        return _STARTED.search(info.message) is not None
+        return started_python(info)
     return exception_chain.tells_of_a_program(info)
+
+
+def started_python(info: ExceptionInfo) -> bool:
+    """Whether it says that a Python program or a launcher failed, which it had started: how, is in that one's words."""
+    return info.type.rpartition(".")[2] == "CalledProcessError" and _STARTED.search(info.message) is not None
 
 
 def _spawned(lines: Sequence[str], printed: Printed) -> tuple[Rank, ...]:
@@ -197,6 +205,8 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
     for position, index in candidates[-_MOST_ORPHANS:]:
         said = spoken.lines[index]
         line = once(said[spoken.by[index].start :].strip())
+        quoted = _IN_JSON.match(line)
+        line = quoted[1] if quoted is not None else line
         hit = _ORPHAN.match(line)
         if hit is None or hit["type"].rpartition(".")[2] in _AGENTS or hit["type"] in _CANCELLED:
             continue

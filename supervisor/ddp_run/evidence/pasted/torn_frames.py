@@ -21,7 +21,7 @@ _RAISE = re.compile(
 _LITERAL = re.compile(r"[\"'](?P<said>[^\"'\n]{4,300})[\"']?")
 _LAUNCHERS = re.compile(
     r"torch/distributed/(?:run|launch)\.py|torch/distributed/(?:launcher|elastic)/|/bin/(?:torchrun|accelerate|deepspeed)"
-    r"|accelerate/commands/|deepspeed/launcher/|<frozen runpy>|/runpy\.py|torch/multiprocessing/spawn\.py"
+    r"|accelerate[/\\]commands[/\\]|deepspeed/launcher/|<frozen runpy>|/runpy\.py|torch/multiprocessing/spawn\.py"
 )
 _FEWEST = 2
 """The fewest frames that make a traceback; a single one may belong to a warning."""

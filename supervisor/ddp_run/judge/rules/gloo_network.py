@@ -32,6 +32,7 @@ _OWN = 'getent hosts "$(hostname)"   # without GLOO_SOCKET_IFNAME, Gloo uses thi
 SIGNS = (
     *meaning(
         like(r"Unable to find (?:address|interface) for:? (?P<name>[\w.\-:@\[\]]+)"),
+        Sign("interface or hostname can't be empty"),
         Sign("ifa != nullptr"),
         Sign("rp != nullptr"),
         cause="{who}: Gloo found no network address{ for {name}}",

@@ -107,6 +107,8 @@ _OF_TOOLS = (
 )
 """Groups `url`, `host`, `status`, `why`."""
 SIGNS = (*_SAID, *_OF_TOOLS)
+SYMPTOMS = (Sign("see how to run the library in offline mode at"),)
+"""The end of transformers' message, alone."""
 _HERE = re.compile(r"(?:localhost|127\.|0\.0\.0\.0)")
 _TRIES_AGAIN = "Retrying (Retry("
 """From urllib3, which pip bundles."""

@@ -29,9 +29,11 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the same steps usually lead to the same values"),
 )
 SYMPTOMS = (
-    Sign("n", r"(?im)(?:^[^\n]{0,400}?\b(?:loss|grad(?:ient)?[_ ]?norm)\b\W{1,4}nan\b[^\n]{0,400}(?:\n|\Z)){3}"),
+    Sign(
+        "n", r"(?im)(?:^[^\n]{0,400}?\b(?:loss|grad(?:ient)?[_ ]?norm)\b\W{1,4}nan\b[^\n]{0,400}(?:\n|\Z)){3}"
+    ),  # on line after line
+    like(r"Attempted loss scale: 0\.0,"),  # DeepSpeed's: it can't go lower
 )
-"""On line after line."""
 _NOT_FINITE = r"`?(?:nans?|infs?|infinite|infinity|infinities|non-?finite|not finite)\b`?"
 _OF_TRAINING = r"(?:\w{1,40}_)?(?:loss(?:es)?|grad(?:ient)?s?(?:[ _]norm)?)"
 _BECOMES = r"(?:is|are|was|has|have|had|contains?|becomes?|became|went|got|turned)"

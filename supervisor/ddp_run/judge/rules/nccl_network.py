@@ -36,7 +36,7 @@ RULE = Rule(
 )
 SYMPTOMS = (
     like(r"\bibv_\w{1,40} failed\b"),
-    like(r"socketStartConnect: Connect to \S{1,100} failed : "),
+    like(r"NCCL WARN (?:\w{1,30} : |socketStartConnect: )?Connect to \S{1,100} failed : "),
     like(r"NCCL WARN [^\n]{1,400}\n[^\n]{0,200} NCCL INFO \S{1,100}:\d{1,6} -> [26]\b"),  # ncclResult_t, as nccl-init
 )
 _ALONE = meaning(

@@ -16,6 +16,7 @@ import re
 
 from ddp_run.evidence.exception_chain import chain, of_worker, statement, tells_of_a_program
 from ddp_run.evidence.model import Death, Evidence
+from ddp_run.evidence.pasted.raised import started_python
 from ddp_run.evidence.traceback_text import is_library, line_of
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import ExceptionInfo
@@ -40,9 +41,9 @@ _MISTAKES = frozenset(
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """Match any exception known to have ended the rank."""
+    """Match any exception known to have ended the rank, but for one that tells of another program in a pasted log."""
     raised = death.exception
-    if raised is None:
+    if raised is None or (attempt.logs_only and started_python(raised)):
         return None
     where = f" in {raised.place}" if raised.place else ""
     said = _said(raised)

@@ -45,7 +45,7 @@ _EXECVE = like(  # slurmstepd
     cause="script {path} not found",
     advice=("ls -l {path}",),
 )
-_PYTHON = r"(?:^|[/ ])python[\d.]*: "
+_PYTHON = r"(?:^|[/\\ ])python[\d.]*(?:: |\.exe:? )"
 _MODULE = meaning(
     like(rf"{_PYTHON}Error while finding module specification for '(?P<module>[^']+)'"),
     like(rf"{_PYTHON}No module named '?(?P<module>[\w.]+)"),
