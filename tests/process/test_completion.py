@@ -16,12 +16,13 @@ import pytest
 from tests.waiting import limit
 
 from ddp_run import commands
-from ddp_run.commands.completion.grammar import LAUNCH, grammar
+from ddp_run.commands.completion import offered
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.settings.table import all_rows
 
 RUNS = ("20261122-091500-1c2d", "20261121-081500-a1b2")
 DDP_RUN = Path(sys.executable).with_name("ddp-run")
+PATH = f"{DDP_RUN.parent}:{os.environ['PATH']}"
 
 needs_zsh = pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
 needs_fish = pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
@@ -62,7 +63,7 @@ def in_bash(scripts: Path, here: Path, *words: str) -> list[str]:
         printf '%s\\n' "${{COMPREPLY[@]}}"
     """
     done = subprocess.run(
-        ["bash", "--norc", "-c", program, "bash", "ddp-run", *words],
+        ["bash", "--norc", "-c", program, "bash", str(DDP_RUN), *words],
         cwd=here, capture_output=True, text=True, timeout=limit(30), check=True,
     )  # fmt: skip
     assert done.stderr == ""
@@ -77,13 +78,32 @@ def test_bash_knows_the_function(scripts: Path, here: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "complete -F _ddp_run ddp-run\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["--cons"], ["--console"]),
+        (["--console", "=", "r"], ["rank0", "raw"]),
+        (["--config", ""], ["ddp-run-logs", "p.toml", "sub"]),
+        (["tw"], ["two words.py"]),
+        (["logs", "2"], [*RUNS]),
+        (["train.py", "--cons"], []),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_bash_offers(scripts: Path, here: Path, words: list[str], shown: list[str]) -> None:
+    assert in_bash(scripts, here, *words) == shown
+
+
+# ----------------------------------------------------------------------------------------- in any shell
+
+
 SCRIPTS = {"train.py", "two words.py", "sub", "ddp-run-logs"}
 PRESETS = {"p.toml", "sub", "ddp-run-logs"}
 EVERYTHING = {"train.py", "two words.py", "sub", "ddp-run-logs", "other.txt", "p.toml"}
 
 
 @pytest.mark.parametrize(
-    ("words", "offered"),
+    ("words", "fitting"),
     [
         ([""], SCRIPTS | {*commands.names()}),
         (["--cons"], {"--console"}),
@@ -123,17 +143,20 @@ EVERYTHING = {"train.py", "two words.py", "sub", "ddp-run-logs", "other.txt", "p
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_bash_offers(scripts: Path, here: Path, words: list[str], offered: set[str]) -> None:
-    shown = in_bash(scripts, here, *words)
-    assert set(shown) == offered
-    assert not {*RUNS} <= offered or tuple(shown[:2]) == RUNS, "the newest first"
+def test_what_fits(here: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], fitting: set[str]) -> None:
+    monkeypatch.chdir(here)
+    shown = [word.removesuffix("/") for word, _meaning in offered(words)]
+    assert set(shown) == fitting
+    assert not {*RUNS} <= fitting or tuple(shown[:2]) == RUNS, "the newest first"
 
 
-def test_bash_offers_every_option(scripts: Path, here: Path) -> None:
-    for context in grammar(all_rows(torch_rows()), commands.all_commands()):
-        words = [] if context.name == LAUNCH else [context.name]
-        flags = {flag for option in context.options for flag in option.flags}
-        assert set(in_bash(scripts, here, *words, "-")) == flags, context.name
+def test_every_option_is_offered() -> None:
+    launch = {flag for row in all_rows(torch_rows()) for flag in row.flags if "_" not in flag}
+    assert launch <= {word for word, _meaning in offered(["-"])}
+    for name, command in commands.all_commands().items():
+        flags = {flag for each in command.params for flag in each.opts if flag.startswith("-")} | {"-h", "--help"}
+        also = {*launch, "-V", "--version"} if name == "doctor" else set()
+        assert flags <= {word for word, _meaning in offered([name, "-"])} <= flags | also, name
 
 
 # ----------------------------------------------------------------------------------------------- fish
@@ -141,7 +164,7 @@ def test_bash_offers_every_option(scripts: Path, here: Path) -> None:
 
 @needs_fish
 @pytest.mark.parametrize(
-    ("line", "offered", "others"),
+    ("line", "fitting", "others"),
     [
         ("", {"train.py", *commands.names()}, set()),
         ("--cons", {"--console"}, set()),
@@ -162,14 +185,15 @@ def test_bash_offers_every_option(scripts: Path, here: Path) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_fish_offers(scripts: Path, here: Path, line: str, offered: set[str], others: set[str]) -> None:
+def test_fish_offers(scripts: Path, here: Path, line: str, fitting: set[str], others: set[str]) -> None:
     done = subprocess.run(
         ["fish", "--no-config", "-c", f"source '{scripts}/fish'; complete -C 'ddp-run {line}'"],
-        cwd=here, env={**os.environ, "HOME": str(here)}, capture_output=True, text=True, timeout=limit(60),
+        cwd=here, env={**os.environ, "HOME": str(here), "PATH": PATH},
+        capture_output=True, text=True, timeout=limit(60),
     )  # fmt: skip
     found = {each.partition("\t")[0] for each in done.stdout.splitlines()}
     assert (done.returncode, done.stderr) == (0, "")
-    assert offered <= found, found
+    assert fitting <= {each.removesuffix("/") for each in found}, found
     assert not found & others
 
 
@@ -186,7 +210,7 @@ class Zsh:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.chdir(here)
-            os.environ.update(TERM="dumb", HOME=str(here), PS1=PROMPT, ZDOTDIR=str(here))
+            os.environ.update(TERM="dumb", PATH=PATH, HOME=str(here), PS1=PROMPT, ZDOTDIR=str(here))
             os.execvp("zsh", ["zsh", "-f", "-i"])
         self.run("unsetopt zle_bracketed_paste prompt_cr prompt_sp; autoload -Uz compinit; compinit -u -D")
         self.run(f"LISTMAX=999; source '{script}'")
@@ -222,7 +246,7 @@ def zsh(scripts: Path, here: Path) -> Iterator[Zsh]:
 
 @needs_zsh
 def test_zsh_offers(zsh: Zsh) -> None:
-    for line, offered, others in (
+    for line, fitting, others in (
         ("ddp-run ", ("runs", "train.py", "List the runs"), ()),
         ("ddp-run --con", ("--console", "--config", "--control-port"), ("--tee",)),
         ("ddp-run --console ", ("rank0", "failed", "raw"), ("train.py",)),
@@ -239,7 +263,7 @@ def test_zsh_offers(zsh: Zsh) -> None:
         ("ddp-run doctor --nno", ("--nnodes",), ("--tee",)),
     ):
         shown = zsh.offered(line)
-        for word in offered:
+        for word in fitting:
             assert word in shown.partition(line)[2], (line, shown)
         for word in others:
             assert word not in shown.partition(line)[2], (line, shown)

@@ -57,7 +57,6 @@ PURE = (
     "values.lines",
     *("values.typed_fields", "values.sealed", "supervise.nodes.messages"),
     *("supervise.nodes.reach", "values.node_fact", "api.options"),
-    "commands.completion.script",
     *("values.finding", "tell.doctor_table", "doctor.checks.gpu_links"),
     *("doctor.gpu_table", "doctor.checks.nodes", "doctor.checks.ranks", "doctor.reports"),
 )
