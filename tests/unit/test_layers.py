@@ -21,7 +21,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "evidence": ("record", "values"),
     "observe": ("evidence", "record", "values"),
     "judge": ("evidence", "record", "values"),
-    "tell": ("judge", "evidence", "record", "values"),
+    "tell": ("judge", "observe", "evidence", "record", "values"),
     "supervise": ("tell", "judge", "evidence", "observe", "record", "plan", "settings", "values"),
     "api": ("judge", "record", "values"),
     "doctor": ("api", "judge", "observe", "record", "plan", "settings", "values"),

@@ -30,7 +30,6 @@ def command(paths: tuple[str, ...], output: str | None, opened: bool, log_dir: s
     here. Secrets are removed, as from all that ddp-run writes; paths, host names and lines of logs are in it.
     """
     from ddp_run.commands.explain.answer import explain
-    from ddp_run.observe.recorded_stacks import said_and_frames
     from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record import file_names
     from ddp_run.record.runs_meant import NoRun, run_named, runs_meant
@@ -48,16 +47,7 @@ def command(paths: tuple[str, ...], output: str | None, opened: bool, log_dir: s
     answer = explain(meant.paths, rank_from_filename=False)
     alone = answer.folder is not None and len(meant.paths) == 1
     parts = [(answer.folder, answer.events)] if alone and answer.folder is not None else list(_parts(meant.paths))
-    known = files.known(
-        answer.verdict,
-        attempts=answer.attempts,
-        decision=answer.decision,
-        folder=answer.folder,
-        parts=parts,
-        stacks=[
-            each for folder, events in parts for each in said_and_frames(folder, files.last_starts(events).values())
-        ],
-    )
+    known = files.known(answer.verdict, answer.attempts, answer.decision, answer.folder, parts)
     inside = alone and output is None
     text = rendered(page_of(known), links=inside)
     if output == _STDOUT:

@@ -7,19 +7,18 @@ the verdict, and what happened since, through a pipe; without a word it ends.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
+import pickle
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import final
 
 from ddp_run.judge.verdict import Verdict
-from ddp_run.record import file_names, journal
+from ddp_run.record import file_names
 from ddp_run.record.events import Event
 from ddp_run.supervise.run import Run
-from ddp_run.values import helper_process, private_files, typed_fields
+from ddp_run.values import helper_process, private_files
 
 _DELAY_S = 0.3
 """How long the page may delay the run's end."""
@@ -78,13 +77,8 @@ class PageMaker:
     def finish(self, verdict: Verdict, attempts: int, decision: str) -> None:
         """Have the page written, if that doesn't take too long: else none is left, nor a part of one."""
         self._leave_run()
-        said = {
-            "verdict": asdict(verdict),
-            "attempts": attempts,
-            "decision": decision,
-            "events": [journal.encode(event, "") for event in self._since],
-        }
-        if self._tell(json.dumps(said).encode()) and not self._process.reaped:
+        said = verdict, attempts, decision, self._since
+        if self._tell(pickle.dumps(said)) and not self._process.reaped:
             self._process.reaped = helper_process.reap(self._process.pid, _DELAY_S)
         self._process.end()
         if not self._process.reaped:
@@ -123,21 +117,15 @@ def _make(pipe: int, path: Path, events: Sequence[Event]) -> None:
     with open(pipe, "rb") as file:
         told = file.read()
     if told:
-        said = json.loads(told)
-        since = [event for event in map(journal.decode, said["events"]) if event is not None]
-        verdict = typed_fields.read(Verdict, said["verdict"])
-        write_page(path, verdict, said["attempts"], said["decision"], (*events, *since))
+        verdict, attempts, decision, since = pickle.loads(told)  # noqa: S301  # ddp-run's own
+        write_page(path, verdict, attempts, decision, (*events, *since))
 
 
 def write_page(path: Path, verdict: Verdict, attempts: int, decision: str, events: Sequence[Event]) -> None:
     """Write the page of a run, whose folder it goes into. Raises OSError."""
-    from ddp_run.observe.recorded_stacks import said_and_frames
     from ddp_run.tell.page import files
     from ddp_run.tell.page.page import page_of
     from ddp_run.tell.page.rendering import rendered
 
-    folder = path.parent
-    stacks = said_and_frames(folder, files.last_starts(events).values())
-    parts = ((folder, events),)
-    known = files.known(verdict, attempts=attempts, decision=decision, folder=folder, parts=parts, stacks=[*stacks])
+    known = files.known(verdict, attempts, decision, path.parent, [(path.parent, events)])
     private_files.write_whole(path, rendered(page_of(known), links=True), durable=False)

@@ -13,6 +13,7 @@ from ddp_run.evidence.log_tail import read_tail
 from ddp_run.evidence.model import LogText
 from ddp_run.judge import catalogue
 from ddp_run.judge.verdict import Verdict
+from ddp_run.observe.recorded_stacks import said_and_frames
 from ddp_run.record import file_names
 from ddp_run.record.attempt_events import attempts_made, of_attempt
 from ddp_run.record.events import Event, RankStarted, StallSeen
@@ -43,16 +44,14 @@ _PAGE_WIDTH: Final = 100
 
 def known(
     verdict: Verdict,
-    *,
     attempts: int | None,
     decision: str | None,
     folder: Path | None = None,
     parts: Sequence[tuple[Path, Sequence[Event]]] = (),
-    stacks: Sequence[tuple[str, Sequence[str]]] = (),
 ) -> Known:
     """What the page is made of. `folder`: the run's that the verdict is about; None for logs.
 
-    `parts`: folder and events of the job's nodes; `stacks`: what some ranks did, and where they were.
+    `parts`: folder and events of the job's nodes.
     """
     told = catalogue.catalogue() if verdict.cause is not None else ()
     cause = next((each for each in told if each.rule.name == verdict.cause), None)
@@ -64,6 +63,7 @@ def known(
     shared = journals([events for _folder, events in parts])
     plan = _object(folder, file_names.PLAN)
     good = _last_good(folder, plan)
+    stacks = [each for where, events in parts for each in said_and_frames(where, _last_starts(events).values())]
     return replace(
         found,
         parts=shared,
@@ -76,7 +76,7 @@ def known(
     )
 
 
-def last_starts(events: Sequence[Event]) -> dict[int, RankStarted]:
+def _last_starts(events: Sequence[Event]) -> dict[int, RankStarted]:
     """The last start of each rank in the last attempt."""
     made = attempts_made(events)
     return {event.rank: event for event in of_attempt(events, made[-1]).of(RankStarted)} if made else {}
@@ -155,7 +155,7 @@ def _of_ranks(verdict: Verdict, folder: Path, part: Journal) -> Iterator[_Log]:
     first = verdict.first_failure.rank if verdict.first_failure is not None else None
     culprits = {rank for event in part.events if isinstance(event, StallSeen) for rank in event.culprits}
     quoted = {quote.source for quote in verdict.evidence}
-    starts = last_starts(part.events)
+    starts = _last_starts(part.events)
     links = frozenset(link for start in starts.values() for link in start.links)
     for rank, start in sorted(starts.items()):
         for name in file_names.OF_A_STREAM.values():
