@@ -19,9 +19,10 @@ from ddp_run.commands.logs.shown import Silence
 from ddp_run.record import journal, own_process, rank_logs, removal
 from ddp_run.record.events import Event, LocalRank, MonotonicNs, OwnProcess, Rank, RankStarted, RunEnded, RunStarted
 from ddp_run.record.recorded_runs import RecordedRun, by_job, recorded_run, recorded_runs, size_of
-from ddp_run.record.runs_meant import NoRun, run_named
+from ddp_run.record.runs_meant import run_named
 from ddp_run.record.time_spent import Lost, RankSeconds, TimeSpent
 from ddp_run.tell import runs_table
+from ddp_run.values.problem import Refused
 from ddp_run.values.words import duration_in_words
 
 S = 10**9
@@ -164,7 +165,7 @@ def test_which_run_a_word_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (logs / "latest").symlink_to(one.name)
     assert run_named(None, logs) == one
     for word in ("no", None):
-        with pytest.raises(NoRun):
+        with pytest.raises(Refused):
             run_named(word, tmp_path / "empty")
 
 

@@ -32,16 +32,13 @@ def command(paths: tuple[str, ...], output: str | None, opened: bool, log_dir: s
     from ddp_run.commands.explain.answer import explain
     from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record import file_names
-    from ddp_run.record.runs_meant import NoRun, run_named, runs_meant
+    from ddp_run.record.runs_meant import run_named, runs_meant
     from ddp_run.tell.page import files
     from ddp_run.tell.page.page import page_of
     from ddp_run.tell.page.rendering import rendered
     from ddp_run.values.private_files import write_whole
 
-    try:
-        meant = runs_meant(paths or (str(run_named(None, runs_folder(log_dir))),), lambda: runs_folder(log_dir))
-    except NoRun as error:
-        raise click.ClickException(str(error)) from error
+    meant = runs_meant(paths or (str(run_named(None, runs_folder(log_dir))),), lambda: runs_folder(log_dir))
     if meant.note is not None:
         click.echo(f"ddp-run: {meant.note}", err=True)
     answer = explain(meant.paths, rank_from_filename=False)

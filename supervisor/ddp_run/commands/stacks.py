@@ -38,15 +38,11 @@ def command(run: str | None, native: bool, as_json: bool, log_dir: str | None) -
     from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record import file_names, journal, own_process
     from ddp_run.record.job_state import JobState
-    from ddp_run.record.runs_meant import NoRun, run_to_look_at
+    from ddp_run.record.runs_meant import run_to_look_at
 
-    state = JobState()
-    try:
-        chosen = run_to_look_at(run, runs_folder(log_dir))
-        for event in journal.Follower(chosen.folder / file_names.EVENTS).more():
-            state.take(event)
-    except (NoRun, OSError) as error:
-        raise click.ClickException(str(error)) from error
+    state, chosen = JobState(), run_to_look_at(run, runs_folder(log_dir))
+    for event in journal.Follower(chosen.folder / file_names.EVENTS).more():
+        state.take(event)
     name = neutral(chosen.folder.name)
     if chosen.alive and not own_process.is_mine(chosen.process):
         raise click.ClickException(f"{name} belongs to another user: run ddp-run stacks as that user")

@@ -64,22 +64,17 @@ def command(run: str | None, kill: bool, log_dir: str | None) -> int:
 
 
 def _chosen(word: str | None, log_dir: Path) -> RecordedRun:
-    """The named run; without a word, this user's only running job. Raises ClickException."""
+    """The named run; without a word, this user's only running job. Raises ClickException, or Refused."""
     from ddp_run.record import own_process
-    from ddp_run.record.recorded_runs import by_job, recorded_run, recorded_runs
-    from ddp_run.record.runs_meant import NoRun, run_named
+    from ddp_run.record.runs_meant import recorded, running
     from ddp_run.values.problem import Problem, Refused
 
-    try:
-        if word is not None and (found := recorded_run(run_named(word, log_dir))) is not None:
-            return found
-        runs = recorded_runs(log_dir) if log_dir.exists() else []
-    except (NoRun, OSError) as error:
-        raise click.ClickException(str(error)) from error
-    running = by_job([run for run in runs if run.alive and own_process.is_mine(run.process)])
-    if not running:
+    if word is not None:
+        return recorded(word, log_dir)
+    mine = [job for job in running(log_dir) if own_process.is_mine(job[0].process)]
+    if not mine:
         raise click.ClickException(f"no run of yours in {log_dir} is running on this host")
-    if len(running) > 1:
-        these = tuple(f"ddp-run stop {run.folder.name}   # {shlex.join(run.script)[:80]}" for run, *_nodes in running)
-        raise Refused((Problem("", f"{len(running)} runs are running: name one of them", helps=these),))
-    return running[0][0]
+    if len(mine) > 1:
+        these = tuple(f"ddp-run stop {run.folder.name}   # {shlex.join(run.script)[:80]}" for run, *_nodes in mine)
+        raise Refused((Problem("", f"{len(mine)} runs are running: name one of them", helps=these),))
+    return mine[0][0]

@@ -10,6 +10,7 @@ from ddp_run.record import file_names
 from ddp_run.record.file_names import attempt_folder
 from ddp_run.record.rank_logs import attempts
 from ddp_run.record.recorded_runs import NAME, RecordedRun, by_job, recorded_run, recorded_runs
+from ddp_run.values.problem import Problem, Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,47 +66,53 @@ def _runs_in(folder: Path) -> list[RecordedRun]:
         return []
 
 
-class NoRun(Exception):
-    """No run was found; the message says where."""
-
-
-def run_named(word: str | None, log_dir: Path) -> Path:
+def run_named(word: str | None, log_dir: Path, hint: str = "") -> Path:
     """The absolute folder of a run, given by its path, by the path of a folder of runs (the newest), or by name.
 
-    Names are those in `log_dir`; without a word, its newest run. Raises NoRun.
+    Names are those in `log_dir`; without a word, its newest run. Raises Refused, whose text ends with the hint.
     """
     if word is None:
-        return _newest(log_dir)
+        return _newest(log_dir, hint)
     for path in (Path(word), log_dir / word):
         if is_run(str(path)):
             return path.resolve()
     if Path(word).is_dir():
-        return _newest(Path(word))
-    raise NoRun(f"{word} is neither a run's folder nor the name of one in {log_dir}")
+        return _newest(Path(word), hint)
+    raise _no_run(f"{word} is neither a run's folder nor the name of one in {log_dir}{hint}")
 
 
-def run_to_look_at(word: str | None, log_dir: Path) -> RecordedRun:
-    """The named run; without a word, the newest that runs on this host, else the newest. Raises NoRun."""
-    if word is None:
-        jobs = by_job([run for run in _runs_in(log_dir) if run.alive])
-        if jobs:
-            return jobs[-1][0]
+def recorded(word: str | None, log_dir: Path) -> RecordedRun:
+    """The run that is named so. Raises Refused."""
     folder = run_named(word, log_dir)
     found = recorded_run(folder)
     if found is None:
-        raise NoRun(f"{folder} is not a run's folder")
+        raise _no_run(f"{folder} is not a run's folder")
     return found
 
 
-def _newest(log_dir: Path) -> Path:
+def running(log_dir: Path) -> list[list[RecordedRun]]:
+    """The jobs that run on this host, the newest last."""
+    return by_job([run for run in _runs_in(log_dir) if run.alive])
+
+
+def run_to_look_at(word: str | None, log_dir: Path) -> RecordedRun:
+    """The named run; without a word, the newest that runs on this host, else the newest. Raises Refused."""
+    jobs = running(log_dir) if word is None else []
+    return jobs[-1][0] if jobs else recorded(word, log_dir)
+
+
+def _newest(log_dir: Path, hint: str) -> Path:
     latest = log_dir / file_names.LATEST
     if is_run(str(latest)):
         return latest.resolve()
     try:
-        runs = recorded_runs(log_dir)
+        runs, why = recorded_runs(log_dir), ""
     except OSError as error:
-        why = "" if isinstance(error, FileNotFoundError) else f": {error.strerror}"
-        raise NoRun(f"no runs in {log_dir}{why}") from error
+        runs, why = [], "" if isinstance(error, FileNotFoundError) else f": {error.strerror}"
     if not runs:
-        raise NoRun(f"no runs in {log_dir}")
+        raise _no_run(f"no runs in {log_dir}{why}{hint}")
     return runs[-1].folder
+
+
+def _no_run(said: str) -> Refused:
+    return Refused((Problem("", said),))

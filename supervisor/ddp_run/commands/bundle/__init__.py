@@ -56,15 +56,12 @@ def command(run: str | None, output: str | None, force: bool, max_size: int, as_
     from ddp_run.commands.bundle.packing import Packing
     from ddp_run.commands.bundle.parts import asked
     from ddp_run.plan.checks.log_folder import runs_folder
-    from ddp_run.record.runs_meant import NoRun, run_named, runs_meant
+    from ddp_run.record.runs_meant import run_named, runs_meant
     from ddp_run.tell.busy_line import busy
 
     folder = runs_folder(None) if run is None else Path(run)
-    try:
-        if run is None:
-            run_named(None, folder)
-    except NoRun as error:
-        raise click.ClickException(f"{error}; name a run's folder or a log") from error
+    if run is None:
+        run_named(None, folder, "; name a run's folder or a log")
     chosen = runs_meant((str(folder),), lambda: runs_folder(None), failed_first=True)
     if chosen.note is not None:
         click.echo(f"ddp-run: {neutral_text(chosen.note)}", err=True)

@@ -30,11 +30,12 @@ def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool, exi
     that of the run: 0 if it succeeded or the log shows no failure, 1 for a failure whose code is unknown.
     """
     from ddp_run.commands.explain.answer import STANDARD_INPUT, block_text, explain, json_text
-    from ddp_run.record.runs_meant import runs_meant
+    from ddp_run.record.runs_meant import run_named, runs_meant
     from ddp_run.tell.busy_line import busy
 
     if not paths:
-        paths = (STANDARD_INPUT,) if _is_fed() else (_newest(),)
+        hint = "; name a run's folder or a log, or pipe a log in"
+        paths = (STANDARD_INPUT,) if _is_fed() else (str(run_named(None, _log_dir(), hint)),)
     meant = runs_meant(paths, _log_dir)
     if meant.note is not None:
         click.echo(f"ddp-run: {meant.note}", err=True)
@@ -47,16 +48,6 @@ def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool, exi
     sys.stdout.write(text)
     failed = answer.verdict.outcome not in (None, "succeeded")
     return answer.verdict.status if exit_code and failed else 0
-
-
-def _newest() -> str:
-    """The folder of the newest run of launches from here."""
-    from ddp_run.record.runs_meant import NoRun, run_named
-
-    try:
-        return str(run_named(None, _log_dir()))
-    except NoRun as error:
-        raise click.ClickException(f"{error}; name a run's folder or a log, or pipe a log in") from error
 
 
 def _log_dir() -> Path:

@@ -52,14 +52,11 @@ def command(
     """
     from ddp_run.commands.logs.shown import Shown, follow_run, show_run, why_none
     from ddp_run.plan.checks.log_folder import runs_folder
-    from ddp_run.record.runs_meant import NoRun, run_named
+    from ddp_run.record.runs_meant import run_named
 
     if agent and (ranks is not None or stream is not None):
         raise click.UsageError("--agent replaces the ranks: leave out --rank, --stdout and --stderr")
-    try:
-        found = run_named(run, runs_folder(log_dir))
-    except NoRun as error:
-        raise click.ClickException(str(error)) from error
+    found = run_named(run, runs_folder(log_dir))
     wanted = Shown(found, ranks, stream, attempt, lines, agent)
     if not (follow_run(wanted) if follow else show_run(wanted)):
         raise click.ClickException(f"no such logs in {found}: {why_none(wanted)}")

@@ -46,12 +46,9 @@ def command(run: str | None, once: bool, as_json: bool, log_dir: str | None) -> 
     """
     from ddp_run.commands.watch.nodes import WatchedJob
     from ddp_run.plan.checks.log_folder import runs_folder
-    from ddp_run.record.runs_meant import NoRun, run_to_look_at
+    from ddp_run.record.runs_meant import run_to_look_at
 
-    try:
-        watched = WatchedJob(run_to_look_at(run, runs_folder(log_dir)))
-    except (NoRun, OSError) as error:
-        raise click.ClickException(str(error)) from error
+    watched = WatchedJob(run_to_look_at(run, runs_folder(log_dir)))
     drawn = os.isatty(1) and os.environ.get("TERM", "dumb") not in ("dumb", "unknown") and not (once or as_json)
     try:
         last = _on_screen(watched) if drawn else _printed(watched, once, as_json)
