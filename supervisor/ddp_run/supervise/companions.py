@@ -17,6 +17,7 @@ from ddp_run.supervise.run import Run
 from ddp_run.values.helper_process import reap, spawn
 
 _PACKAGE = Path(__file__).parents[1]
+_BESIDE = "commands/watch/beside.py"
 _LAST_WRITE_S, _CLOSING_UP_S = 2.0, 5.0
 """How long the end of the run waits for them."""
 _LAST_LOOK_S = 2.0
@@ -37,10 +38,10 @@ class Companion:
         outlives_us: bool = False,
         hear: Callable[[str], None] | None = None,
     ) -> None:
-        """Start the program on the run's folder and these words. Raises OSError."""
+        """Start the program with these words. Raises OSError."""
         self._run, self._option, self._last_s, self._hear = run, option, last_s, hear or self.tell_user
         self._told = False
-        argv = [sys.executable, "-P", str(_PACKAGE / program), str(run.folder.path.absolute()), *words]
+        argv = [sys.executable, "-P", str(_PACKAGE / program), *words]
         self.process = spawn(argv, outlives_us=outlives_us)
         self.over = False
         run.helpers.add(self.process)
@@ -71,14 +72,18 @@ class Companion:
         self.process.close()
 
 
+def _folder_of(run: Run) -> str:
+    return str(run.folder.path.absolute())
+
+
 def write_metrics(run: Run, path: Path) -> None:
     """Start what writes `--metrics FILE`. Raises OSError.
 
     It looks like `ddp-run watch`, so nothing is counted here. If it can't write at the end, or ddp-run is killed, it
     goes on alone, and ends when it has.
     """
-    program, last_s = "commands/watch/metrics.py", _LAST_WRITE_S
-    companion = Companion(run, "--metrics", program, str(path.absolute()), last_s=last_s, outlives_us=True)
+    words = "metrics", _folder_of(run), str(path.absolute())
+    companion = Companion(run, "--metrics", _BESIDE, *words, last_s=_LAST_WRITE_S, outlives_us=True)
 
     def at_the_end(event: Event) -> None:
         if isinstance(event, RunEnded):
@@ -94,7 +99,7 @@ def show_status(run: Run) -> None:
         if run.tailer is not None:
             run.output.console.status(f"ddp-run: {said}", time.monotonic())
 
-    Companion(run, "--status", "commands/watch/status.py", last_s=_LAST_WRITE_S, hear=show)
+    Companion(run, "--status", _BESIDE, "status", _folder_of(run), last_s=_LAST_WRITE_S, hear=show)
 
 
 @final
@@ -105,9 +110,8 @@ class LogCap:
         """Start it. Raises OSError."""
         self._run = run
         self._settled = False
-        self._companion = Companion(
-            run, "--log-size-cap", "supervise/log_cutter.py", str(cap), last_s=_CLOSING_UP_S, hear=self._hear
-        )
+        words = "supervise/log_cutter.py", _folder_of(run), str(cap)
+        self._companion = Companion(run, "--log-size-cap", *words, last_s=_CLOSING_UP_S, hear=self._hear)
 
     def settle(self) -> None:
         """An attempt is over. Wait until its logs don't change any longer: a replay must see what is judged now."""

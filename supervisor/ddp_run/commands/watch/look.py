@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import select
 import shlex
-import signal
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import final
@@ -52,24 +49,6 @@ _STILL_SLOW_S = 150.0
 BEHIND = 2
 """The boards aren't read at one moment: a difference of one step means nothing."""
 _SECOND = 1_000_000_000
-
-
-def looks(folder: Path, every_s: float) -> Iterator[tuple[Snapshot, bool]]:
-    """For a program beside a launch: the run now and then, and whether ddp-run runs. The last when its input has ended.
-
-    ddp-run holds the other end of standard input, so that ends with the run, also if ddp-run was killed.
-    """
-    for signum in STOP_SIGNALS:  # a terminal and schedulers send these to all processes
-        signal.signal(signum, signal.SIG_IGN)
-    run, up = recorded_run(folder), True
-    if run is None:
-        return
-    with closing(Watched(run)) as watched:
-        while up:
-            up = not select.select([0], [], [], 0)[0]
-            yield watched.look(), up
-            if up:
-                select.select([0], [], [], every_s)
 
 
 @final
