@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import limit
 
-from ddp_run.observe.checkpoints import Checkpoints, answers
+from ddp_run.observe.file_systems import Checkpoints, answers
 from ddp_run.record.events import CheckpointSeen, LocalRank, Rank, RankStarted
 from ddp_run.record.journal import now
 
@@ -48,7 +48,7 @@ def newest(seen: Checkpoints) -> CheckpointSeen | None:
     over = False
     while not over:
         process.wait()
-        said, over = answers(process, now())
+        said, over = answers(process, CheckpointSeen, now())
         found += said
     process.end()
     os.waitpid(process.pid, 0)

@@ -19,7 +19,7 @@ from ddp_run.doctor.checks import nodes as of_nodes
 from ddp_run.doctor.checks.network import Interface
 from ddp_run.doctor.reports import Launched, Reports, read_lines
 from ddp_run.judge import bad_hosts
-from ddp_run.observe import space
+from ddp_run.observe import file_systems
 from ddp_run.plan import net
 from ddp_run.plan.checks import interfaces as named_interfaces
 from ddp_run.plan.installed_torch import torch_rows
@@ -162,13 +162,13 @@ def test_disk(counted: SpaceCounted, grade: Grade) -> None:
 
 
 def test_who_has_answered_while_another_was_waited_for_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    probe = space.ask(["/"])
+    probe = file_systems.ask_for_space(["/"])
     select.select([probe.fd], [], [], limit(60))
     wait_until(lambda: probe.late, "the end of its time")
     found, has_answered = disk.answer(probe)
     assert (found is not None, has_answered) == (True, True)
-    monkeypatch.setattr(space, "WAIT_S", limit(60))
-    missing = disk.answer(space.ask(["/no/such/folder"]))
+    monkeypatch.setattr(file_systems, "WAIT_S", limit(60))
+    missing = disk.answer(file_systems.ask_for_space(["/no/such/folder"]))
     assert missing == (None, True)
 
 

@@ -16,7 +16,8 @@ from tests.waiting import wait_until
 
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.judge.advice import by_core
-from ddp_run.observe import core_dump, kernel_log, space
+from ddp_run.observe import core_dump, kernel_log
+from ddp_run.observe.file_systems import answers, ask_for_space
 from ddp_run.observe.kernel_log import KernelLog, text_of
 from ddp_run.record import journal
 from ddp_run.record.events import (
@@ -136,8 +137,8 @@ def asked(question: HelperProcess, enough: int | None = None) -> list[SpaceCount
     found: list[SpaceCounted] = []
 
     def come() -> bool:
-        answers, over = space.answers(question, AT)
-        found.extend(answers)
+        more, over = answers(question, SpaceCounted, AT)
+        found.extend(more)
         return over or len(found) == enough
 
     wait_until(come, "the answers")
@@ -145,7 +146,7 @@ def asked(question: HelperProcess, enough: int | None = None) -> list[SpaceCount
 
 
 def test_space_of_paths_some_of_which_are_not_there(tmp_path: Path) -> None:
-    question = space.ask([str(tmp_path), str(tmp_path / "none"), "/proc"])
+    question = ask_for_space([str(tmp_path), str(tmp_path / "none"), "/proc"])
     found = asked(question)
     question.end()
     os.waitpid(question.pid, 0)
@@ -157,9 +158,9 @@ def test_space_of_paths_some_of_which_are_not_there(tmp_path: Path) -> None:
 def test_a_path_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.statvfs
     monkeypatch.setattr(os, "statvfs", lambda path: time.sleep(600) if "dead" in path else real(path))
-    question = space.ask([str(tmp_path), "/dead"])
+    question = ask_for_space([str(tmp_path), "/dead"])
     assert [each.path for each in asked(question, enough=1)] == [str(tmp_path)]
-    assert space.answers(question, AT) == ([], False)
+    assert answers(question, SpaceCounted, AT) == ([], False)
     question.end()
     assert os.waitstatus_to_exitcode(os.waitpid(question.pid, 0)[1]) == -signal.SIGKILL
 
@@ -191,7 +192,7 @@ def test_what_does_not_end_is_looked_for_less_and_less_often() -> None:
 
 
 def test_whoever_reaped_it_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    question = space.ask([str(tmp_path)])
+    question = ask_for_space([str(tmp_path)])
     asked(question)
     wait_until(lambda: question.pid in dict(reap()), "its end")
     question.reaped = True

@@ -16,7 +16,7 @@ from ddp_run.values.lines import neutral
 
 if TYPE_CHECKING:
     from ddp_run.observe.close_look import CloseLook
-    from ddp_run.observe.recorded_stacks import StackGroup
+    from ddp_run.observe.from_outside import StackGroup
     from ddp_run.record.job_state import JobState
 
 
@@ -33,8 +33,7 @@ def command(run: str | None, native: bool, as_json: bool, log_dir: str | None) -
     rank's folder has all threads. Of a run that is over, this shows the last stacks that were recorded. --native needs
     py-spy, and the right to trace the ranks (root, or kernel.yama.ptrace_scope=0).
     """
-    from ddp_run.observe.from_outside import look_now
-    from ddp_run.observe.recorded_stacks import recorded
+    from ddp_run.observe.from_outside import look_now, recorded
     from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record import file_names, journal, own_process
     from ddp_run.record.job_state import JobState
@@ -72,7 +71,7 @@ def command(run: str | None, native: bool, as_json: bool, log_dir: str | None) -
 
 def _grouped(looks: Sequence[CloseLook]) -> list[StackGroup]:
     """The fewest first, as in the report of a hang: they are mostly the ones that matter."""
-    from ddp_run.observe.recorded_stacks import StackGroup, frames
+    from ddp_run.observe.from_outside import StackGroup, frames
     from ddp_run.observe.stall_quotes import alike, groups, ranks_of, what
 
     found = alike(looks, lambda look: what(look) if look.stack is None else "\n".join(frames(look.stack)))
@@ -89,7 +88,7 @@ def _with_native(group: StackGroup, state: JobState) -> StackGroup:
 
 
 def _text(group: StackGroup) -> Iterator[str]:
-    from ddp_run.observe.recorded_stacks import shown_frames
+    from ddp_run.observe.from_outside import shown_frames
 
     yield neutral(group.said)
     yield from shown_frames(group.stack) if group.stack is not None else ()

@@ -10,12 +10,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from ddp_run.observe import checkpoints, gpus, memory, space
-from ddp_run.observe.checkpoints import Checkpoints
+from ddp_run.observe import gpus, memory
+from ddp_run.observe.file_systems import Checkpoints, answers, ask_for_space
 from ddp_run.observe.gpus import GpuWatch
 from ddp_run.observe.kernel_log import KernelLog
 from ddp_run.observe.memory import Sampler
-from ddp_run.record.events import Event, EventSink, HangTimedOut, MonotonicNs, Noted, Rank, RankStarted
+from ddp_run.record.events import (
+    CheckpointSeen,
+    Event,
+    EventSink,
+    HangTimedOut,
+    Noted,
+    Rank,
+    RankStarted,
+    SpaceCounted,
+)
 from ddp_run.record.journal import now
 from ddp_run.supervise.ranks import Ranks
 from ddp_run.supervise.run import Run
@@ -27,7 +36,6 @@ if TYPE_CHECKING:
     from ddp_run.observe.observer import Observer
 
 _FIRST_LOOK_S = 1.0
-_Answers = Callable[[HelperProcess, MonotonicNs], tuple[Sequence[Event], bool]]
 
 
 @final
@@ -58,9 +66,9 @@ class AttemptWatch:
         self._sample_after_s = memory.FIRST_LOOK_S
         self._gpus: GpuWatch | None = None
         self._look_at_gpus_after_s = gpus.FIRST_LOOK_S
-        self._space = _Question(run, emit, space.answers)
+        self._space = _Question(run, emit, SpaceCounted)
         self._checkpoints = Checkpoints(run.plan.options.checkpoint_dir)
-        self._newest_checkpoint = _Question(run, emit, checkpoints.answers)
+        self._newest_checkpoint = _Question(run, emit, CheckpointSeen)
         self._is_stopped = False
         self._kernel_log = KernelLog.open()
         self._resting = False
@@ -111,7 +119,7 @@ class AttemptWatch:
         for look in self._gpus.at_death(now()) if self._gpus is not None else ():
             self._emit(look)
         places = _places(self._environ, self._run.folder.path)
-        self._space.ask(lambda: space.ask(places), "free space")
+        self._space.ask(lambda: ask_for_space(places), "free space")
         self._ask_for_checkpoint()
 
     def stops(self) -> None:
@@ -258,10 +266,10 @@ class AttemptWatch:
 
 @final
 class _Question:
-    """Asked of a helper process, whose answers become events until it ends or is late."""
+    """Asked of a helper process, whose answers become events of a kind until it ends or is late."""
 
-    def __init__(self, run: Run, emit: EventSink, answers: _Answers) -> None:
-        self._run, self._emit, self._answers = run, emit, answers
+    def __init__(self, run: Run, emit: EventSink, kind: type[Event]) -> None:
+        self._run, self._emit, self._kind = run, emit, kind
         self._process: HelperProcess | None = None
         self.is_asked = False
 
@@ -297,7 +305,7 @@ class _Question:
     def _read(self) -> None:
         if self._process is None:
             return
-        events, over = self._answers(self._process, now())
+        events, over = answers(self._process, self._kind, now())
         for event in events:
             self._emit(event)
         if over:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ddp_run.doctor.check import Group, Surroundings, check
-from ddp_run.observe import space
+from ddp_run.observe.file_systems import ask_for_space
 from ddp_run.record.events import MonotonicNs, SpaceCounted
 from ddp_run.values import private_files
 from ddp_run.values.finding import Finding, failed, warned
@@ -49,7 +49,7 @@ def disk_space(around: Surroundings) -> Iterator[Finding]:
     except FileNotFoundError:
         temporary = None
     places = list(_places(around, temporary))
-    probes = [space.ask([str(place.path)]) for place in places]
+    probes = [ask_for_space([str(place.path)]) for place in places]
     if temporary is None:
         against = "TMPDIR, /tmp and /var/tmp are all unusable"
         yield failed(f"disk for {_TEMPORARY}", "nowhere", against, _OTHER_TMPDIR)

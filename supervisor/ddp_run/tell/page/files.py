@@ -13,7 +13,7 @@ from ddp_run.evidence.log_tail import read_tail
 from ddp_run.evidence.model import LogText
 from ddp_run.judge import catalogue
 from ddp_run.judge.verdict import Verdict
-from ddp_run.observe.recorded_stacks import said_and_frames
+from ddp_run.observe.from_outside import said_and_frames
 from ddp_run.record import file_names
 from ddp_run.record.attempt_events import attempts_made, of_attempt
 from ddp_run.record.events import Event, RankStarted, StallSeen
