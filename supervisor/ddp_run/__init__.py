@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddp_run.api.launching import launch
+    from ddp_run.api.child import launch
     from ddp_run.api.result import LaunchFailed, LaunchRefused, Result
     from ddp_run.judge.verdict import Verdict
 
@@ -31,7 +31,7 @@ if not TYPE_CHECKING:  # type checkers would accept any name
     def __getattr__(name: str) -> object:
         """Load at first use: the command itself doesn't need these."""
         if name == "launch":
-            from ddp_run.api.launching import launch
+            from ddp_run.api.child import launch
 
             return launch
         if name in ("LaunchFailed", "LaunchRefused", "Result"):

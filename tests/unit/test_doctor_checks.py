@@ -17,6 +17,7 @@ from ddp_run.doctor.check import Group, Level, Surroundings, all_checks, asked, 
 from ddp_run.doctor.checks import data, disk, host, memory, network, ranks
 from ddp_run.doctor.checks import nodes as of_nodes
 from ddp_run.doctor.checks.network import Interface
+from ddp_run.doctor.findings import Finding, Grade
 from ddp_run.doctor.reports import Launched, Reports, read_lines
 from ddp_run.judge import bad_hosts
 from ddp_run.observe import file_systems
@@ -27,7 +28,6 @@ from ddp_run.plan.net import Holder
 from ddp_run.record.events import MonotonicNs, NodesCompared, SpaceCounted
 from ddp_run.record.host_failures import HostFailure
 from ddp_run.settings.parse import parse
-from ddp_run.values.finding import Finding, Grade
 
 NEVER = resource.RLIM_INFINITY
 GIB = 1 << 30

@@ -10,10 +10,10 @@ import pytest
 from ddp_run.doctor import gpu_table
 from ddp_run.doctor.check import Group, NoAnswer, Surroundings, all_checks, asked
 from ddp_run.doctor.checks import gpu_links, gpus, host
+from ddp_run.doctor.findings import Finding, Grade
 from ddp_run.doctor.gpu_table import Gpu, Holder
 from ddp_run.plan.installed_torch import torch_rows
 from ddp_run.settings.parse import parse
-from ddp_run.values.finding import Finding, Grade
 
 LEGEND = """
 Legend:

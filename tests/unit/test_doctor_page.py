@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-from ddp_run.tell import doctor_table
-from ddp_run.tell.doctor_table import Row
-from ddp_run.values.finding import Finding, Grade, failed, skipped, warned
+from ddp_run.doctor import findings
+from ddp_run.doctor.findings import Finding, Grade, Row, failed, skipped, warned
 
 PASS = Row("cpus", "host", Finding("CPUs", "64", against="up to 7 workers for each rank"))
 WARN = Row("limits", "memory", warned("open files (ulimit -n)", "1024", "4096: too few", "ulimit -n 65536", "or ask"))
@@ -18,7 +17,7 @@ TABLE = Row(
 
 
 def table(*rows: Row, colour: bool = False) -> str:
-    return "".join(doctor_table.table_rows(row, width=100, colour=colour) for row in rows)
+    return "".join(findings.table_rows(row, width=100, colour=colour) for row in rows)
 
 
 def test_the_table() -> None:
@@ -50,7 +49,7 @@ def test_a_long_name_has_a_line_of_its_own() -> None:
 
 
 def test_a_log_has_a_line_for_each_finding() -> None:
-    shown = "".join(map(doctor_table.plain_lines, (PASS, WARN, SKIP, TABLE)))
+    shown = "".join(map(findings.plain_lines, (PASS, WARN, SKIP, TABLE)))
     assert shown == (
         "ddp-run doctor: pass: CPUs: 64 (up to 7 workers for each rank)\n"
         "ddp-run doctor: warn: open files (ulimit -n): 1024 (4096: too few); help: ulimit -n 65536; or ask\n"
@@ -62,30 +61,30 @@ def test_a_log_has_a_line_for_each_finding() -> None:
 
 
 def test_a_log_of_several_nodes_tells_whose_line_it_is() -> None:
-    assert doctor_table.plain_lines(FAIL, "node 1") == (
+    assert findings.plain_lines(FAIL, "node 1") == (
         "ddp-run doctor: node 1: fail: port 29500: taken (pid 7 listens there); help: --master-port: another one\n"
     )
-    assert doctor_table.plain_lines(TABLE, "node 1").splitlines()[1] == "ddp-run doctor: node 1:   size  time"
-    assert doctor_table.summary([Grade.PASS], 1.0, "node 1").startswith("ddp-run doctor: node 1: fit: ")
+    assert findings.plain_lines(TABLE, "node 1").splitlines()[1] == "ddp-run doctor: node 1:   size  time"
+    assert findings.summary([Grade.PASS], 1.0, "node 1").startswith("ddp-run doctor: node 1: fit: ")
 
 
 def test_the_last_line() -> None:
     grades = [Grade.PASS, Grade.WARN, Grade.PASS, Grade.SKIPPED]
-    assert doctor_table.summary(grades, 1.23) == "ddp-run doctor: fit: 1 warning, 2 passed, 1 skipped in 1.2 s\n"
-    assert doctor_table.summary([*grades, Grade.FAIL], 1.0).startswith("ddp-run doctor: unfit: 1 failed, 1 warning, ")
+    assert findings.summary(grades, 1.23) == "ddp-run doctor: fit: 1 warning, 2 passed, 1 skipped in 1.2 s\n"
+    assert findings.summary([*grades, Grade.FAIL], 1.0).startswith("ddp-run doctor: unfit: 1 failed, 1 warning, ")
 
 
 def test_no_text_moves_the_cursor() -> None:
     hostile = Row(
         "data_paths", "data", failed("data \x1b[2J", "a\x1b]0;x\x07b", "c\nd", "e\x1b[1A", detail=["\x1b[31mf"])
     )
-    for shown in (table(hostile), doctor_table.plain_lines(hostile), json.dumps(doctor_table.as_json([hostile], {}))):
+    for shown in (table(hostile), findings.plain_lines(hostile), json.dumps(findings.as_json([hostile], {}))):
         assert "\x1b" not in shown
         assert "\\u001b" not in shown
 
 
 def test_json() -> None:
-    document = doctor_table.as_json([PASS, FAIL, TABLE], {"level": "quick"})
+    document = findings.as_json([PASS, FAIL, TABLE], {"level": "quick"})
     assert (document["schema"], document["level"], document["fit"]) == (1, "quick", False)
     assert document["findings"][1] == {
         "check": "ports",
@@ -98,4 +97,4 @@ def test_json() -> None:
         "data": [],
     }
     assert document["findings"][2]["data"] == [{"a": 1}]
-    assert doctor_table.as_json([PASS, WARN], {})["fit"] is True
+    assert findings.as_json([PASS, WARN], {})["fit"] is True

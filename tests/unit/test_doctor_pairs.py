@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ddp_run.doctor.checks import nodes as of_nodes
 from ddp_run.doctor.checks.nodes import Pair
+from ddp_run.doctor.findings import Grade
 from ddp_run.doctor_ranks.schedule import PAIR_SIZES, further_rounds, rounds, suspicious
-from ddp_run.values.finding import Grade
 
 
 @pytest.mark.parametrize("nodes", range(2, 20))

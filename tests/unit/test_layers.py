@@ -51,13 +51,13 @@ PURE = (
     *("observe.stack_text", "observe.close_look", "observe.stall_watch", "observe.collectives", "observe.progress"),
     *("observe.ras_text", "observe.stall_quotes", "tell.verdict_text", "tell.catalogue_text", "tell.quotation"),
     *("tell.node_table", "tell.runs_table", "tell.held_lines", "tell.told", "tell.watch_frame", "tell.snapshot"),
-    *("tell.rates", "tell.metrics_text", "record.time_spent"),
-    *("tell.page.timeline", "tell.page.series", "tell.page.page", "tell.page.drawing", "tell.page.failure_order"),
+    *("tell.metrics_text", "record.time_spent"),
+    *("tell.page.timeline", "tell.page.page", "tell.page.drawing", "tell.page.failure_order"),
     *("values.signals", "values.problem", "values.secret_forms", "values.secret_names", "values.redaction"),
     "values.lines",
     *("values.typed_fields", "values.sealed", "supervise.nodes.messages"),
     *("supervise.nodes.reach", "values.node_fact", "api.options"),
-    *("values.finding", "tell.doctor_table", "doctor.checks.gpu_links"),
+    *("doctor.findings", "doctor.checks.gpu_links"),
     *("doctor.gpu_table", "doctor.checks.nodes", "doctor.checks.ranks", "doctor.reports"),
 )
 """Folders and modules that do no I/O: functions over values."""

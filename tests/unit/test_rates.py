@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_run.tell.rates import PrintedProgress, Rate
-from ddp_run.tell.snapshot import Progress
+from ddp_run.tell.snapshot import PrintedProgress, Progress, Rate
 
 
 def fed(*seen: tuple[float, int]) -> Rate:

@@ -37,11 +37,10 @@ from ddp_run.record.events import (
 )
 from ddp_run.supervise.last_page import write_page
 from ddp_run.tell.page import files
-from ddp_run.tell.page.drawing import ticks
+from ddp_run.tell.page.drawing import HEIGHT, WIDTH, charts, ticks
 from ddp_run.tell.page.failure_order import failures
 from ddp_run.tell.page.page import Known, page_of
 from ddp_run.tell.page.rendering import rendered
-from ddp_run.tell.page.series import HEIGHT, WIDTH, charts
 from ddp_run.tell.page.timeline import Span, attempts, journals
 
 _S = 1_000_000_000

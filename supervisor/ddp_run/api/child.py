@@ -1,4 +1,4 @@
-"""`ddp-run` as a child process: what it reports about its run, what it prints, how it ends, and how to stop it.
+"""`ddp_run.launch`: `ddp-run` as a child process: what it reports, what it prints, how it ends, how to stop it.
 
 ddp-run reaps all children, adopts orphans and handles signals, so it never runs in the calling program's process. It
 has its own session: Ctrl-C reaches it once, from here.
@@ -13,20 +13,51 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TextIO, final
+from typing import TextIO, Unpack, final
 
-from ddp_run.api.result import LaunchRefused
+from ddp_run.api.options import LaunchOptions, words
+from ddp_run.api.result import LaunchRefused, Result, read_result
+from ddp_run.values.problem import why_not_here
 
 _ASKED = 2
 """How often it is asked to stop; the second time, ddp-run ends the job at once. After that it is killed."""
 _LOOK_S = 0.2
 _UNKNOWN = 70
 """sysexits.h EX_SOFTWARE, with which ddp-run exits if it fails itself."""
+
+
+def launch(
+    script: str | Path,
+    args: Iterable[str | int | float | Path] = (),
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+    **options: Unpack[LaunchOptions],
+) -> Result:
+    """Run `ddp-run OPTIONS SCRIPT ARGS` as a child process, from any thread, and wait for its end.
+
+    `options` are those of the command line, with underscores: `nproc_per_node=2`, `module=True`. `env` is the whole
+    environment and `cwd` the working directory, both the program's own by default. What ddp-run prints goes to
+    `sys.stdout` and `sys.stderr` as they are at the call; standard input is empty.
+
+    A job that fails is a result like any other: see `Result.ok` and `Result.raise_for_failure`. If nothing was started,
+    raises `LaunchRefused` with the text that the command prints. Raises TypeError for arguments that can't be words,
+    and for shortened option names. An exception that interrupts the wait (such as KeyboardInterrupt) stops the job
+    first. The job is also stopped when the program ends, for whatever reason.
+    """
+    if reason := why_not_here(sys.platform):
+        raise LaunchRefused(reason)
+    said = run(words(script, args, options), env, cwd)
+    if said.refused is not None and said.folder is None:
+        raise LaunchRefused(said.refused)
+    if said.folder is None:
+        raise LaunchRefused(f"ddp-run exited with code {said.exit_code} before it started a run\n")
+    return read_result(1 if said.exit_code is None else said.exit_code, said.folder)
 
 
 @final

@@ -39,7 +39,7 @@ def command(quick: bool, full: bool, data_paths: tuple[str, ...], as_json: bool,
     """
     from ddp_run.doctor.check import Level
     from ddp_run.doctor.examination import Terminated, examine, prepared
-    from ddp_run.tell.doctor_page import Page
+    from ddp_run.doctor.page import Page
 
     if quick and full:
         raise click.UsageError("--quick and --full exclude each other")

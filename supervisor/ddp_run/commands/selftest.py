@@ -106,7 +106,7 @@ def _leave_nothing(folder: Path) -> tuple[bool, str]:
 
 
 def _run(folder: Path, *args: int) -> Result:
-    from ddp_run.api.launching import launch
+    from ddp_run.api.child import launch
 
     environ = {name: value for name, value in os.environ.items() if not name.startswith(_OF_OTHER_JOBS)}
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import final
 
 from ddp_run.doctor import checks
+from ddp_run.doctor.findings import Finding, skipped
 from ddp_run.doctor.reports import Reports
 from ddp_run.plan import net
 from ddp_run.settings.options import Options
 from ddp_run.values import kernel_text
 from ddp_run.values.addresses import Resolved
-from ddp_run.values.finding import Finding, skipped
 from ddp_run.values.typed_fields import frozen
 
 _NVIDIA_SMI_S = 20.0

@@ -21,6 +21,7 @@ from ddp_run.api import child
 from ddp_run.api.child import Said
 from ddp_run.api.result import LaunchRefused
 from ddp_run.doctor.check import Check, Level, Surroundings, all_checks, asked
+from ddp_run.doctor.findings import Finding, Grade, skipped
 from ddp_run.doctor.reports import Launched, Reports, read_lines
 from ddp_run.judge.verdict import ANSWER
 from ddp_run.observe.memory import host_memory
@@ -35,7 +36,6 @@ from ddp_run.record.journal import read
 from ddp_run.settings.grammar import UNKNOWN_OPTION, HelpWanted
 from ddp_run.settings.options import Options
 from ddp_run.settings.table import Row
-from ddp_run.values.finding import Finding, Grade, skipped
 from ddp_run.values.problem import Problem, Refused, nearest
 
 RANK_PROGRAM = Path(__file__).parents[1] / "doctor_ranks" / "__main__.py"

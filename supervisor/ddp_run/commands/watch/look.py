@@ -34,9 +34,8 @@ from ddp_run.record.events import (
 from ddp_run.record.job_state import JobState, RankState
 from ddp_run.record.recorded_runs import RecordedRun, recorded_run
 from ddp_run.record.run_folder import open_run_file
-from ddp_run.tell.rates import PrintedProgress, Rate
 from ddp_run.tell.runs_table import Row
-from ddp_run.tell.snapshot import Gpu, Progress, RankRow, Slowest, Snapshot, Told
+from ddp_run.tell.snapshot import Gpu, PrintedProgress, Progress, RankRow, Rate, Slowest, Snapshot, Told
 from ddp_run.tell.told import failed_words, told
 from ddp_run.values.lines import STREAMS, neutral, readable
 from ddp_run.values.signals import STOP_SIGNALS, signal_name

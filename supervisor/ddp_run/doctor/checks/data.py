@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_run.doctor.check import Group, Surroundings, check
-from ddp_run.values.finding import Finding, failed, skipped, warned
+from ddp_run.doctor.findings import Finding, failed, skipped, warned
 from ddp_run.values.helper_process import answer_of, fork
 from ddp_run.values.words import named_ranks, size_in_words
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ddp_run.doctor.check import Group, Surroundings, check
+from ddp_run.doctor.findings import Finding, failed, warned
 from ddp_run.observe.file_systems import ask_for_space
 from ddp_run.record.events import MonotonicNs, SpaceCounted
 from ddp_run.values import private_files
-from ddp_run.values.finding import Finding, failed, warned
 from ddp_run.values.helper_process import HelperProcess, answer_of
 from ddp_run.values.typed_fields import frozen
 from ddp_run.values.words import size_in_words

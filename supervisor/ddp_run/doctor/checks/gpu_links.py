@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from ddp_run.doctor.check import Group, Level, NoAnswer, Surroundings, check
-from ddp_run.values.finding import Finding, skipped, warned
+from ddp_run.doctor.findings import Finding, skipped, warned
 from ddp_run.values.typed_fields import frozen
 
 _THROUGH_CPU = ("PHB", "NODE", "SYS", "SOC")

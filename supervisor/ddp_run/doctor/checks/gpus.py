@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ddp_run.doctor import gpu_table
 from ddp_run.doctor.check import Group, NoAnswer, Surroundings, check
+from ddp_run.doctor.findings import Finding, failed, skipped, warned
 from ddp_run.doctor.gpu_table import Gpu, Holder
 from ddp_run.judge.rules.gpu_hardware import XID, XIDS
 from ddp_run.observe.kernel_log import KernelLog
 from ddp_run.plan.checks.devices import visible_gpus
 from ddp_run.record.events import MonotonicNs
-from ddp_run.values.finding import Finding, failed, skipped, warned
 from ddp_run.values.words import size_in_words
 
 

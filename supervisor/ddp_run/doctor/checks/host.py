@@ -14,12 +14,12 @@ from pathlib import Path
 
 from ddp_run import __version__
 from ddp_run.doctor.check import Group, NoAnswer, Surroundings, check, kernel_value
+from ddp_run.doctor.findings import Finding, failed, skipped, warned
 from ddp_run.judge import bad_hosts
 from ddp_run.judge.bad_hosts import HostRecord
 from ddp_run.observe.memory import own_cgroup
 from ddp_run.plan import node_facts
 from ddp_run.record import host_failures
-from ddp_run.values.finding import Finding, failed, skipped, warned
 from ddp_run.values.node_fact import Known
 
 

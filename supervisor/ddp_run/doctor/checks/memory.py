@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ddp_run.doctor.check import Group, Surroundings, check
+from ddp_run.doctor.findings import Finding, failed, skipped, warned
 from ddp_run.observe import memory
-from ddp_run.values.finding import Finding, failed, skipped, warned
 from ddp_run.values.words import size_in_words
 
 _LEAST_RANK = 256 << 20

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ddp_run.doctor.check import Group, Surroundings, check, kernel_value
+from ddp_run.doctor.findings import Finding, failed, skipped, warned
 from ddp_run.plan import net
 from ddp_run.plan.checks import interfaces as named_interfaces
 from ddp_run.values.addresses import Resolved, is_local
-from ddp_run.values.finding import Finding, failed, skipped, warned
 from ddp_run.values.typed_fields import frozen
 
 _LIMIT_S = 1.0

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from ddp_run.doctor.check import Group, Surroundings, check
+from ddp_run.doctor.findings import Finding, failed, skipped, warned
 from ddp_run.judge import unlike_nodes
 from ddp_run.record.events import MonotonicNs, NodesCompared
-from ddp_run.values.finding import Finding, failed, skipped, warned
 from ddp_run.values.node_fact import Fact, Known
 from ddp_run.values.typed_fields import frozen
 from ddp_run.values.words import node_name

@@ -8,7 +8,7 @@ from typing import Any
 
 from ddp_run.doctor.check import Group, Surroundings, check
 from ddp_run.doctor.checks.network import towards_master
-from ddp_run.values.finding import Finding, Grade, failed, skipped, warned
+from ddp_run.doctor.findings import Finding, Grade, failed, skipped, warned
 from ddp_run.values.words import named_ranks, size_in_words
 
 

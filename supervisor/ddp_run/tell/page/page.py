@@ -23,8 +23,8 @@ from ddp_run.record.events import (
 from ddp_run.record.journal import iso
 from ddp_run.record.time_spent import TimeSpent, time_spent
 from ddp_run.tell import verdict_file, verdict_text
+from ddp_run.tell.page.drawing import Chart, charts
 from ddp_run.tell.page.failure_order import Failure, failures, part_of
-from ddp_run.tell.page.series import Chart, charts
 from ddp_run.tell.page.timeline import Attempt, Journal, attempts, some_ranks
 from ddp_run.tell.told import told
 from ddp_run.values.lines import neutral

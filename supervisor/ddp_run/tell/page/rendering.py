@@ -9,9 +9,8 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from ddp_run import __version__
-from ddp_run.tell.page.drawing import bars, ticks
+from ddp_run.tell.page.drawing import HEIGHT, WIDTH, bars, ticks
 from ddp_run.tell.page.page import Page
-from ddp_run.tell.page.series import HEIGHT, WIDTH
 from ddp_run.tell.page.timeline import KINDS
 
 if TYPE_CHECKING:

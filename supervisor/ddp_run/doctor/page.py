@@ -8,9 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-from ddp_run.tell import doctor_table
-from ddp_run.tell.doctor_table import Row
-from ddp_run.values.finding import Finding
+from ddp_run.doctor import findings
+from ddp_run.doctor.findings import Finding, Row
 from ddp_run.values.lines import neutral_text
 from ddp_run.values.terminal import ERASE, colour, columns
 
@@ -42,10 +41,10 @@ class Page:
 
     def _shown(self, row: Row) -> str:
         if not sys.stdout.isatty():
-            return doctor_table.plain_lines(row, self._node)
-        heading = doctor_table.heading(row.group, colour=self._colour) if row.group != self._group else ""
+            return findings.plain_lines(row, self._node)
+        heading = findings.heading(row.group, colour=self._colour) if row.group != self._group else ""
         self._group = row.group
-        return heading + doctor_table.table_rows(row, width=self._width, colour=self._colour)
+        return heading + findings.table_rows(row, width=self._width, colour=self._colour)
 
     def say(self, line: str) -> None:
         """Show a line that stays."""
@@ -77,8 +76,8 @@ class Page:
         seconds = time.monotonic() - self._began
         if self._as_json:
             about = {**about, "seconds": round(seconds, 3)}
-            sys.stdout.write(json.dumps(doctor_table.as_json(self._rows, about), indent=2) + "\n")
+            sys.stdout.write(json.dumps(findings.as_json(self._rows, about), indent=2) + "\n")
         else:
-            sys.stdout.write(doctor_table.summary([row.found.grade for row in self._rows], seconds, self._node))
+            sys.stdout.write(findings.summary([row.found.grade for row in self._rows], seconds, self._node))
         sys.stdout.flush()
-        return doctor_table.is_fit(self._rows)
+        return findings.is_fit(self._rows)

@@ -1,14 +1,58 @@
-"""The doctor's findings as text: a table for a terminal, a line for each in a log, JSON for programs. Pure."""
+"""What checks found: values, what they were judged against and what to do; as a table, a log's lines or JSON. Pure."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
-from ddp_run.values.finding import Finding, Grade
 from ddp_run.values.lines import neutral_text
 from ddp_run.values.typed_fields import frozen
+
+
+class Grade(StrEnum):
+    """`fail` only where jobs cannot work; `warn` where they may be slow, or end early."""
+
+    PASS = "pass"  # noqa: S105 - no password
+    WARN = "warn"
+    FAIL = "fail"
+    SKIPPED = "skipped"
+
+
+@frozen
+class Finding:
+    """One thing that was looked at."""
+
+    looked_at: str
+    value: str
+    grade: Grade = Grade.PASS
+    against: str = ""
+    """What the value is judged against, or why it was skipped."""
+    advice: tuple[str, ...] = ()
+    """What to do, best first; commands that can be pasted."""
+    detail: tuple[str, ...] = ()
+    """Lines for people, below it: a table."""
+    data: tuple[Mapping[str, Any], ...] = ()
+    """The same for programs."""
+
+
+def warned(looked_at: str, value: str, against: str = "", *advice: str, detail: Iterable[str] = ()) -> Finding:
+    """Jobs may be slow, or end early."""
+    return Finding(looked_at, value, Grade.WARN, against, advice, tuple(detail))
+
+
+def failed(looked_at: str, value: str, against: str = "", *advice: str, detail: Iterable[str] = ()) -> Finding:
+    """Jobs cannot work."""
+    return Finding(looked_at, value, Grade.FAIL, against, advice, tuple(detail))
+
+
+def skipped(looked_at: str, why: str, *advice: str) -> Finding:
+    """It was not looked at, or could not be."""
+    return Finding(looked_at, "not checked", Grade.SKIPPED, why, advice)
+
+
+# ------------------------------------------------------------------------------------------------ shown
 
 _COLOURS = {"pass": "\033[32m", "warn": "\033[33;1m", "fail": "\033[31;1m", "skipped": "\033[2m"}
 _PLAIN = "\033[0m"
