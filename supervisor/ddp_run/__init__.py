@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddp_run.api.child import launch
-    from ddp_run.api.result import LaunchFailed, LaunchRefused, Result
+    from ddp_run.api.child import LaunchFailed, LaunchRefused, Result, launch
     from ddp_run.judge.verdict import Verdict
 
 __all__ = ["LaunchFailed", "LaunchRefused", "Result", "explain", "launch"]
@@ -30,12 +29,8 @@ if not TYPE_CHECKING:  # type checkers would accept any name
 
     def __getattr__(name: str) -> object:
         """Load at first use: the command itself doesn't need these."""
-        if name == "launch":
-            from ddp_run.api.child import launch
+        if name in ("LaunchFailed", "LaunchRefused", "Result", "launch"):
+            from ddp_run.api import child
 
-            return launch
-        if name in ("LaunchFailed", "LaunchRefused", "Result"):
-            from ddp_run.api import result
-
-            return getattr(result, name)
+            return getattr(child, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

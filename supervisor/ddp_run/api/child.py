@@ -21,7 +21,10 @@ from pathlib import Path
 from typing import TextIO, Unpack, final
 
 from ddp_run.api.options import LaunchOptions, words
-from ddp_run.api.result import LaunchRefused, Result, read_result
+from ddp_run.judge.verdict import Outcome, Verdict
+from ddp_run.record import file_names
+from ddp_run.record.run_folder import open_run_file
+from ddp_run.values import typed_fields
 from ddp_run.values.problem import why_not_here
 
 _ASKED = 2
@@ -58,6 +61,75 @@ def launch(
     if said.folder is None:
         raise LaunchRefused(f"ddp-run exited with code {said.exit_code} before it started a run\n")
     return read_result(1 if said.exit_code is None else said.exit_code, said.folder)
+
+
+# --------------------------------------------------------------------------------------- how it ended
+
+
+class LaunchRefused(Exception):
+    """Nothing was started. Its text is what `ddp-run` prints for the same options."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a job ended."""
+
+    exit_code: int
+    """What `ddp-run` exited with: 0 to 255, see the README."""
+    folder: Path
+    """The run's folder, absolute: events.jsonl, the ranks' files."""
+    verdict: Verdict | None
+    """What verdict.json says, without times and `retry`; None if ddp-run was killed before it could write one."""
+    attempts: int | None
+    """How many attempts were made; None without a verdict."""
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """succeeded, failed, hung, interrupted, refused; None without a verdict."""
+        return None if self.verdict is None else self.verdict.outcome
+
+    @property
+    def ok(self) -> bool:
+        """Whether the job succeeded."""
+        return self.exit_code == 0
+
+    def raise_for_failure(self) -> None:
+        """Raise `LaunchFailed` unless the job succeeded."""
+        if not self.ok:
+            raise LaunchFailed(self)
+
+
+@final
+class LaunchFailed(Exception):
+    """A job that didn't succeed; `result` has the details."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(result)
+        self.result = result
+
+    def __str__(self) -> str:
+        verdict = self.result.verdict
+        title = verdict.title if verdict is not None else None
+        code = f"[{verdict.code}]" if verdict is not None and verdict.code else ""
+        said = f"{title or 'the job did not succeed'} {code}".rstrip()
+        return f"{said} (exit code {self.result.exit_code}); its files: {self.result.folder}"
+
+
+def read_result(exit_code: int, folder: Path) -> Result:
+    """The result of a run that has ended, from its folder."""
+    try:
+        with open_run_file(folder, file_names.VERDICT) as file:
+            document = json.load(file)
+        # `retry` there is the decision, not a rule's policy.
+        verdict = typed_fields.read(Verdict, {**document, "retry": None})
+        attempts = document.get("attempts")
+    except (OSError, ValueError, TypeError):
+        return Result(exit_code, folder, None, None)
+    return Result(exit_code, folder, verdict, attempts if isinstance(attempts, int) else None)
+
+
+# --------------------------------------------------------------------------------------- the child
 
 
 @final
@@ -105,7 +177,7 @@ def run(
         raised: list[BaseException] = []
         while not child.ended and len(raised) <= _ASKED:
             try:
-                child.listen(_LOOK_S if look is not None else None)
+                child.listen()
                 if look is not None:
                     look()
             except BaseException as error:
@@ -153,20 +225,14 @@ class _Child:
         self._selector = stack.enter_context(selectors.DefaultSelector())
         for each in self._pipes:
             self._selector.register(each.fd, selectors.EVENT_READ, partial(self._read, each))
-        # The process is watched, not its pipes: a fork of ddp-run that hangs in the kernel may hold those open forever.
-        try:
-            pidfd = os.pidfd_open(self._process.pid)
-        except OSError:  # a kernel before 5.3: the channel's end is its end
-            self._ends_with: int | None = channel
-        else:
-            self._ends_with = None
-            stack.callback(os.close, pidfd)
-            self._selector.register(pidfd, selectors.EVENT_READ, self._finish)
 
-    def listen(self, at_most_s: float | None) -> None:
-        """Wait until something comes from it, for `at_most_s` seconds or endlessly, and handle that."""
-        for key, _events in self._selector.select(at_most_s):
+    def listen(self) -> None:
+        """Wait a moment for something to come from it, and handle that."""
+        for key, _events in self._selector.select(_LOOK_S):
             key.data()
+        # Its pipes don't show its end: a fork of ddp-run that hangs in the kernel may hold those open forever.
+        if not self.ended and self._process.poll() is not None:
+            self._finish()
 
     def stop(self, signum: int) -> None:
         """Tell it to stop."""
@@ -181,7 +247,7 @@ class _Child:
     def _read(self, pipe: _Pipe) -> None:
         if not pipe.drain():
             self._selector.unregister(pipe.fd)
-            if pipe.fd == self._ends_with:
+            if pipe is self._pipes[0]:  # mostly this is the first sign of its end
                 self._finish()
 
     def _finish(self) -> None:

@@ -10,15 +10,18 @@ import io
 import pkgutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddp_run.values.lines import neutral_text
 from ddp_run.values.problem import Problem, Refused, render
-from ddp_run.values.terminal import colour, columns
+from ddp_run.values.terminal import ERASE, colour, columns
 
 if TYPE_CHECKING:
+    import threading
+
     import click
 
 _MEANT = {
@@ -113,3 +116,41 @@ def _placed(problem: Problem, some: Sequence[str], words: Sequence[str]) -> Prob
     for each in reversed(some[problem.word :]):
         place = max((index for index in range(place) if words[index] == each), default=place)
     return replace(problem, word=place)
+
+
+# ------------------------------------------------------------------------------ commands that take long
+
+_QUIET_S = 2
+"""Seconds that a command may take without a word."""
+
+
+@contextmanager
+def busy(step: str) -> Iterator[None]:
+    """Show what the command does, and the seconds so far, on stderr if that's a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    import threading
+
+    finished = threading.Event()
+    shower = threading.Thread(target=_show, args=(step, finished), daemon=True)
+    shower.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        shower.join()
+
+
+def _show(step: str, finished: threading.Event) -> None:
+    seconds = _QUIET_S
+    if finished.wait(_QUIET_S):
+        return
+    while True:
+        sys.stderr.write(f"{ERASE}{step}, {seconds} s")
+        sys.stderr.flush()
+        if finished.wait(1):
+            break
+        seconds += 1
+    sys.stderr.write(ERASE)
+    sys.stderr.flush()

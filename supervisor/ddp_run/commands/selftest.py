@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ddp_run.api.result import Result
+    from ddp_run.api.child import Result
 
 _PROGRAM = Path(__file__).parents[1] / "selftest_ranks.py"
 _FAILING_RANK, _EXIT_CODE = 1, 7
@@ -35,7 +35,7 @@ def command(as_json: bool) -> int:
     import shutil
     import tempfile
 
-    from ddp_run.api.result import LaunchRefused
+    from ddp_run.api.child import LaunchRefused
 
     folder = Path(tempfile.mkdtemp(prefix="ddp-run-selftest-"))
     versions, checks = _versions(), []

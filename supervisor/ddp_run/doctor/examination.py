@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ddp_run.api import child
-from ddp_run.api.child import Said
-from ddp_run.api.result import LaunchRefused
+from ddp_run.api.child import LaunchRefused, Said
 from ddp_run.doctor.check import Check, Level, Surroundings, all_checks, asked
 from ddp_run.doctor.findings import Finding, Grade, skipped
 from ddp_run.doctor.reports import Launched, Reports, read_lines

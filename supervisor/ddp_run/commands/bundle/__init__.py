@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from ddp_run.commands import busy
 from ddp_run.values.lines import neutral_text
 from ddp_run.values.words import size_in_words
 
@@ -57,7 +58,6 @@ def command(run: str | None, output: str | None, force: bool, max_size: int, as_
     from ddp_run.commands.bundle.parts import asked
     from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record.runs_meant import run_named, runs_meant
-    from ddp_run.tell.busy_line import busy
 
     folder = runs_folder(None) if run is None else Path(run)
     if run is None:

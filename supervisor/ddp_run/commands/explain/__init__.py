@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from ddp_run.commands import busy
 from ddp_run.values.terminal import colour, columns, width_of
 
 
@@ -31,7 +32,6 @@ def command(paths: tuple[str, ...], as_json: bool, rank_from_filename: bool, exi
     """
     from ddp_run.commands.explain.answer import STANDARD_INPUT, block_text, explain, json_text
     from ddp_run.record.runs_meant import run_named, runs_meant
-    from ddp_run.tell.busy_line import busy
 
     if not paths:
         hint = "; name a run's folder or a log, or pipe a log in"

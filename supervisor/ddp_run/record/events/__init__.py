@@ -5,7 +5,6 @@ the negated number of a signal. What can't be known is null.
 """
 
 from ddp_run.record.events.attempts import *  # noqa: F403
-from ddp_run.record.events.base import *  # noqa: F403
 from ddp_run.record.events.host import *  # noqa: F403
 from ddp_run.record.events.nodes import *  # noqa: F403
 from ddp_run.record.events.ranks import *  # noqa: F403

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_run.record.events.base import Event, LocalRank, MonotonicNs, Rank
+from ddp_run.record.events.attempts import Event, LocalRank, MonotonicNs, Rank
 from ddp_run.values.lines import neutral
 from ddp_run.values.typed_fields import frozen
 
