@@ -60,7 +60,8 @@ def collect(options: Options, environ: Mapping[str, str], address: str) -> NodeF
     shown = _variables(environ)
     if len(facts) + len(shown) < MOST_FACTS:  # all or none: missing ones would look unset
         facts += [Fact(Known.VARIABLES, str(len(shown))), *shown]
-    return NodeFacts(tuple(Fact(each.name, _printable(each.value)) for each in facts), address, route)
+    printable = (Fact(each.name, "".join(c if c.isprintable() else "?" for c in each.value)) for each in facts)
+    return NodeFacts(tuple(printable), address, route)
 
 
 def _host(options: Options, route: net.Route | None) -> Iterator[Fact]:
@@ -155,7 +156,3 @@ def _is_compared(name: str) -> bool:
 
 def _shortened(value: str) -> str:
     return value if len(value) <= _SHOWN else f"{value[:_SHOWN]}… ({_hash_of((value,))})"
-
-
-def _printable(value: str) -> str:
-    return "".join(each if each.isprintable() else "?" for each in value)

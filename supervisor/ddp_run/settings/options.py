@@ -271,11 +271,6 @@ class Options:
         """How large the file of a rank's stream may get; None: as large as it gets."""
         return None if self._log_size_cap is None else values.read_size(self._log_size_cap)
 
-    @property
-    def has_hooks(self) -> bool:
-        """Whether the user's commands run after the job."""
-        return any((self.on_success, self.on_failure, self.on_end))
-
     # ------------------------------------------------------------------------------------- what to do
 
     def torch_arguments(self) -> tuple[str, ...]:

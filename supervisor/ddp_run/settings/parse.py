@@ -145,7 +145,7 @@ class Reading:
         for row, raw in self._variables(ours=False):
             if not self._may_give(row, Source.VARIABLE):
                 continue
-            alone = self._one_node()
+            alone = "nnodes" not in self.settings or _fixed_nodes(self.settings["nnodes"]) == 1
             if row.dest != "nproc_per_node" and (own_rendezvous or (alone and row.dest == "node_rank")):
                 continue
             if row.dest == "nnodes" and not (self.environ.get("MASTER_ADDR") or "master_addr" in self.settings):
@@ -241,9 +241,6 @@ class Reading:
             for dest in ("standalone", "rdzv_endpoint", "rdzv_backend")
         )
         return bool(standalone or endpoint or backend not in (None, "static"))
-
-    def _one_node(self) -> bool:
-        return "nnodes" not in self.settings or _fixed_nodes(self.settings["nnodes"]) == 1
 
 
 _PRECEDENCE = {source: index for index, source in enumerate(Source)}

@@ -110,7 +110,7 @@ def show_rest(run: Run, patience: Patience, *, before_own: bool = False) -> None
 def _run_hooks(run: Run, verdict: Verdict, attempts: int, patience: Patience) -> None:
     """Run the user's commands, if there are any. What waits for the console is written first."""
     options = run.plan.options
-    if not options.has_hooks:
+    if not any((options.on_success, options.on_failure, options.on_end)):
         return
     run.keeper.dismiss()  # what the commands leave in the background is the user's
     run.output.console.flush(patience.for_own)

@@ -29,7 +29,8 @@ def problem(error: click.ClickException, words: Sequence[str]) -> Problem:
         case click.UsageError() if _EXTRA in error.message:
             extra = error.message.partition("(")[2].removesuffix(")")
             title = f"{extra}: more words than expected"
-            return Problem(_CODE, title, _first_of(extra, words), "not expected here", helps=_usage(error))
+            usage = () if error.ctx is None else (error.ctx.get_usage().removeprefix("Usage: "),)
+            return Problem(_CODE, title, _first_of(extra, words), "not expected here", helps=usage)
         case click.UsageError():
             return Problem(_CODE, error.format_message(), helps=_help_of(words))
         case _:  # nothing is wrong with the words: no such run, a file that can't be read
@@ -38,10 +39,6 @@ def problem(error: click.ClickException, words: Sequence[str]) -> Problem:
 
 def _help_of(words: Sequence[str]) -> tuple[str, ...]:
     return (f"ddp-run {words[0]} --help",)
-
-
-def _usage(error: click.UsageError) -> tuple[str, ...]:
-    return (error.ctx.get_usage().removeprefix("Usage: "),) if error.ctx is not None else ()
 
 
 def _unknown(error: click.NoSuchOption, words: Sequence[str]) -> Problem:

@@ -52,14 +52,14 @@ def node_name(node_rank: int | None, host: str | None) -> str:
     return f"node {node_rank} ({host})" if host else f"node {node_rank}"
 
 
-def size_in_words(count: int) -> str:
+def size_in_words(count: float) -> str:
     """Bytes in words, binary units."""
-    value, unit = float(count), "B"
+    unit = "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024:
+        if abs(count) < 1024:
             break
-        value, unit = value / 1024, larger
-    return f"{value:.0f} {unit}" if unit in ("B", "KiB") or value >= 100 else f"{value:.1f} {unit}"
+        count, unit = count / 1024, larger
+    return f"{count:.0f} {unit}" if unit in ("B", "KiB") or count >= 100 else f"{count:.1f} {unit}"
 
 
 def duration_in_words(seconds: float) -> str:

@@ -169,15 +169,12 @@ def log_files(path: str) -> Sequence[str]:
     """The path, or the logs below it by name, stderr before stdout. Raises NotReadable if there is none."""
     if path == STANDARD_INPUT or not Path(path).is_dir():
         return (path,)
-    found = sorted(file for file in Path(path).rglob("*") if _is_log(file.name.removesuffix(".gz")))
+    named = ((file, file.name.removesuffix(".gz")) for file in Path(path).rglob("*"))
+    found = sorted(file for file, name in named if name.endswith(_LOGS) or name in ("stdout", "stderr"))
     files = [str(file) for file in found if file.is_file()]
     if not files:
         raise NotReadable(f"{path} contains neither a run's events.jsonl nor logs ({', '.join(_LOGS)})")
     return files
-
-
-def _is_log(name: str) -> bool:
-    return name.endswith(_LOGS) or name in ("stdout", "stderr")
 
 
 def rank_of(path: Path) -> Rank | None:

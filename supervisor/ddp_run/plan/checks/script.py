@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -215,21 +215,14 @@ def _missing_part(name: str, cwd: Path) -> str | None:
         is_last = index == len(parts)
         if locations is None:
             return None if is_last else f"{known} is not a package"
-        following = _find_in(locations, "__main__" if is_last else parts[index])
+        # By its last name alone: a package without `__init__.py` would need its parent in `sys.modules`.
+        following = PathFinder.find_spec("__main__" if is_last else parts[index], list(locations))
         if following is None and _changes_its_path(spec):
             return None
         if following is None and is_last:
             return f"{known} is a package without __main__"
         spec = following
     return None
-
-
-def _find_in(locations: Iterable[str], name: str) -> ModuleSpec | None:
-    """Find a submodule by its last name alone.
-
-    By its full name, a package without `__init__.py` would need its parent in `sys.modules`; nothing is imported here.
-    """
-    return PathFinder.find_spec(name, list(locations))
 
 
 def _find_module(name: str, cwd: Path) -> ModuleSpec | None:

@@ -20,7 +20,8 @@ _LAST_PORT = 65535
 
 def likely_mistakes(options: Options, environ: Mapping[str, str]) -> list[str]:
     """Warn if the other instances may not reach the master."""
-    if options.max_nodes == 1 or not _is_instance(environ) or options.master is None:
+    is_instance = "VAST_CONTAINERLABEL" in environ or any(name.startswith(_PORT) for name in environ)
+    if options.max_nodes == 1 or not is_instance or options.master is None:
         return []
     host, port = options.master
     if _may_be_shared(host):
@@ -38,10 +39,6 @@ def likely_mistakes(options: Options, environ: Mapping[str, str]) -> list[str]:
             "--master-port=$VAST_TCP_PORT_70000 --control-port=$VAST_TCP_PORT_70001"
         )
     return lines
-
-
-def _is_instance(environ: Mapping[str, str]) -> bool:
-    return "VAST_CONTAINERLABEL" in environ or any(name.startswith(_PORT) for name in environ)
 
 
 def _may_be_shared(host: str) -> bool:

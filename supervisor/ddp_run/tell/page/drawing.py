@@ -141,14 +141,16 @@ def charts(parts: Sequence[Journal], named: Set[int]) -> tuple[Chart, ...]:
     on_gpus = _series(parts, GpuSampled, lambda look: zip(look.gpus, look.used, strict=True))
     busy = _series(parts, GpuSampled, lambda look: zip(look.gpus, look.busy, strict=True))
     found = (
-        _chart("Optimizer steps of each rank", steps, _plain, named, axis),
-        _chart("Seconds per optimizer step, mean between two looks", _step_times(steps), _time, named, axis),
-        _chart("Memory of each rank, with its child processes", memory, _size, named, axis),
-        _chart("Available memory of the host", free, _size, set(), axis, "host"),
-        _chart("Memory used in the cgroup", in_cgroup, _size, set(), axis, "cgroup"),
-        _chart("Free in /dev/shm", shm, _size, set(), axis, "free"),
-        _chart("GPU memory in use", on_gpus, _size, set(), axis, "GPU"),
-        _chart("Share of time in which a GPU ran a kernel", busy, _per_cent, set(), axis, "GPU"),
+        _chart("Optimizer steps of each rank", steps, "{:.0f}".format, named, axis),
+        _chart(
+            "Seconds per optimizer step, mean between two looks", _step_times(steps), "{:.3g} s".format, named, axis
+        ),
+        _chart("Memory of each rank, with its child processes", memory, size_in_words, named, axis),
+        _chart("Available memory of the host", free, size_in_words, set(), axis, "host"),
+        _chart("Memory used in the cgroup", in_cgroup, size_in_words, set(), axis, "cgroup"),
+        _chart("Free in /dev/shm", shm, size_in_words, set(), axis, "free"),
+        _chart("GPU memory in use", on_gpus, size_in_words, set(), axis, "GPU"),
+        _chart("Share of time in which a GPU ran a kernel", busy, "{:.0f} %".format, set(), axis, "GPU"),
     )
     return tuple(chart for chart in found if chart is not None)
 
@@ -237,19 +239,3 @@ def _band(series: Sequence[Points], end: float, top: float) -> str:
         bins[place] = min(low, value), max(high, value)
     times = [(end * (place + 0.5) / _BINS, bins[place]) for place in sorted(bins)]
     return _drawn([*((at, high) for at, (_, high) in times), *((at, low) for at, (low, _) in times[::-1])], end, top)
-
-
-def _size(value: float) -> str:
-    return size_in_words(int(value))
-
-
-def _plain(value: float) -> str:
-    return f"{value:.0f}"
-
-
-def _time(value: float) -> str:
-    return f"{value:.3g} s"
-
-
-def _per_cent(value: float) -> str:
-    return f"{value:.0f} %"

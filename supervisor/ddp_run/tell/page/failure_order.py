@@ -19,19 +19,6 @@ _MOST_ROWS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class _End:
-    """How one rank failed. `rank`: None for one of another node."""
-
-    at: float
-    rank: int | None
-    who: str
-    what: str
-    role: str
-    sure: str
-    first: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Failure:
     """Ranks that failed one after another in the same way; `after_s`: the first and last, since the first of all."""
 
@@ -43,30 +30,31 @@ class Failure:
     first: bool = False
 
 
+_End = tuple[Rank | None, Failure]
+"""How one rank failed; None for one of another node."""
+
+
 def failures(parts: Sequence[Journal], verdict: Verdict) -> tuple[Failure, ...]:
     """How ranks failed in the last attempt, by time; on node 0 also when other nodes' ranks began to."""
-    found = sorted(
-        (each for part in parts for each in _ends(part, verdict, alone=len(parts) == 1)), key=lambda end: end.at
-    )
+    ends = (each for part in parts for each in _ends(part, verdict, alone=len(parts) == 1))
+    found = sorted(ends, key=lambda end: end[1].after_s)
     rows: list[Failure] = []
     ranks: list[int] = []
-    for end in found:
-        after = end.at - found[0].at
-        row = Failure(end.who, (after, after), end.what, end.role, end.sure, end.first)
-        if ranks and end.rank is not None and not row.first and not rows[-1].first and _same(rows[-1], row):
-            ranks.append(end.rank)
-            rows[-1] = replace(rows[-1], who=some_ranks(ranks), after_s=(rows[-1].after_s[0], after))
+    for rank, end in found:
+        after = end.after_s[0] - found[0][1].after_s[0]
+        row, last = replace(end, after_s=(after, after)), rows[-1] if rows else end
+        alike = (row.what, row.role, row.sure) == (last.what, last.role, last.sure)
+        if ranks and rank is not None and alike and not row.first and not last.first:
+            ranks.append(rank)
+            rows[-1] = replace(last, who=some_ranks(ranks), after_s=(last.after_s[0], after))
         else:
             rows.append(row)
-            ranks = [] if end.rank is None else [end.rank]
+            ranks = [] if rank is None else [rank]
     return tuple(rows[:_MOST_ROWS])
 
 
-def _same(one: Failure, other: Failure) -> bool:
-    return (one.what, one.role, one.sure) == (other.what, other.role, other.sure)
-
-
 def _ends(part: Journal, verdict: Verdict, *, alone: bool) -> Iterator[_End]:
+    """How ranks failed; their times are since the job's start."""
     made = attempts_made(part.events)
     events = of_attempt(part.events, made[-1]).events if made else ()
     last = last_restart(events)
@@ -87,7 +75,8 @@ def _ends(part: Journal, verdict: Verdict, *, alone: bool) -> Iterator[_End]:
             sure = "milliseconds late: the kernel's report of its end"
         role = part_of(verdict) if first else neutral(reasons.get(event.rank, ""))
         sure = "; ".join(filter(None, (sure, part.clock)))
-        yield _End(part.seconds(event.at), event.rank, f"rank {event.rank}", what, role, sure, first)
+        at = part.seconds(event.at)
+        yield event.rank, Failure(f"rank {event.rank}", (at, at), what, role, sure, first)
     for told in (e for e in events if isinstance(e, NodeReported) and alone):
         yield from _reported(part, told, verdict, named)
 
@@ -107,7 +96,8 @@ def _reported(part: Journal, event: NodeReported, verdict: Verdict, named: Rank 
     sure = f"stamped on that node; the clocks agree to ± {event.error_ns / 1e6:.1f} ms"
     first = failed.rank is not None and failed.rank == named
     role = part_of(verdict) if first else "failed on that node first"
-    yield _End(part.seconds(failed.at - event.offset_ns), None, who, what, role, sure, first)
+    at = part.seconds(failed.at - event.offset_ns)
+    yield None, Failure(who, (at, at), what, role, sure, first)
 
 
 def _raised(exception: ExceptionInfo | None) -> str:
