@@ -51,7 +51,7 @@ PURE = (
     *("observe.stack_text", "observe.close_look", "observe.stall_watch", "observe.collectives", "observe.progress"),
     *("observe.ras_text", "observe.stall_quotes", "tell.verdict_text", "tell.catalogue_text", "tell.quotation"),
     *("tell.node_table", "tell.runs_table", "tell.held_lines", "tell.told", "tell.watch_frame", "tell.snapshot"),
-    *("tell.metrics_text", "record.time_spent"),
+    "record.time_spent",
     *("tell.page.timeline", "tell.page.page", "tell.page.drawing", "tell.page.failure_order"),
     *("values.signals", "values.problem", "values.secret_forms", "values.secret_names", "values.redaction"),
     "values.lines",

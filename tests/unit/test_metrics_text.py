@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.unit.test_watch_frame import JOB, rank
 
-from ddp_run.tell.metrics_text import metrics_text
-from ddp_run.tell.snapshot import RankRow, Snapshot
+from ddp_run.tell.snapshot import RankRow, Snapshot, metrics_text
 
 parser = pytest.importorskip("prometheus_client.parser", reason="prometheus_client is not installed (extra dev)")
 

@@ -19,8 +19,7 @@ if __name__ == "__main__":
     sys.path.append(str(Path(__file__).parents[3]))
 from ddp_run.commands.watch.look import Watched
 from ddp_run.record.recorded_runs import recorded_run
-from ddp_run.tell.metrics_text import metrics_text
-from ddp_run.tell.snapshot import Snapshot, in_words
+from ddp_run.tell.snapshot import Snapshot, in_words, metrics_text
 from ddp_run.values.lines import neutral
 from ddp_run.values.signals import STOP_SIGNALS
 
