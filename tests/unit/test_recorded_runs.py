@@ -88,7 +88,7 @@ def test_a_run_in_a_few_words(tmp_path: Path) -> None:
     assert (run.outcome, run.exit_code, run.cause, run.attempts) == ("failed", 7, "python-exception", 2)
     assert (run.ranks, run.script, run.alive, run.is_ours) == (16, ("t.py", "--lr", "a b"), False, True)
     assert run.ended_ns == NOW - DAY + 5 * S
-    assert row(folder).seconds == 5.0
+    assert read(folder).seconds(NOW) == 5.0
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_a_run_in_a_few_words(tmp_path: Path) -> None:
     ids=["alive", "gone", "elsewhere", "older version"],
 )
 def test_a_run_without_a_verdict(tmp_path: Path, process: OwnProcess, state: str, seconds: float) -> None:
-    found = row(run_at(tmp_path, outcome=None, process=process))
-    assert (found.state, found.seconds) == (state, seconds)
+    found = read(run_at(tmp_path, outcome=None, process=process))
+    assert (found.state, found.seconds(NOW)) == (state, seconds)
 
 
 def test_a_process_is_known_by_more_than_its_number() -> None:

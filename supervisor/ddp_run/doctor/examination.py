@@ -32,6 +32,7 @@ from ddp_run.plan.read_options import read_options
 from ddp_run.record import file_names
 from ddp_run.record.events import NodesCompared
 from ddp_run.record.journal import read
+from ddp_run.record.run_folder import read_object
 from ddp_run.settings.grammar import UNKNOWN_OPTION, HelpWanted
 from ddp_run.settings.options import Options
 from ddp_run.settings.table import Row
@@ -199,7 +200,7 @@ def _run_ranks(around: Surroundings, bad: Sequence[str]) -> Reports:
         ranks = _Ranks(around, folder)
         try:
             said = child.run(words, {**environ, _FOLDER: str(folder)}, None, streams=(None, ranks), look=ranks.look)
-            verdict = _verdict(said.folder) if said.folder is not None else None
+            verdict = read_object(said.folder, file_names.VERDICT) if said.folder is not None else None
         except _Hung:
             said, verdict = Said(logs / file_names.LATEST, exit_code=_HUNG), None
         run = said.folder if said.folder is not None and said.folder.exists() else None
@@ -227,14 +228,6 @@ def _without_hooks(options: Options) -> list[str]:
     hooks = {"on-success": options.on_success, "on-failure": options.on_failure, "on-end": options.on_end}
     metrics = ["--metrics="] if options.metrics else []
     return [*(f"--{name}=:" for name, command in hooks.items() if command), *metrics]  # ":" does nothing in a shell
-
-
-def _verdict(run: Path) -> Mapping[str, Any] | None:
-    try:
-        found: Mapping[str, Any] = json.loads((run / file_names.VERDICT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found
 
 
 def _compared(journal: Path) -> NodesCompared | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
@@ -13,7 +12,7 @@ from typing import TypeVar
 
 from ddp_run.record import file_names, journal, own_process, rank_logs
 from ddp_run.record.events import Event, OwnProcess, RankStarted, RunEnded, RunStarted
-from ddp_run.record.run_folder import open_run_file
+from ddp_run.record.run_folder import open_run_file, read_object
 from ddp_run.record.time_spent import TimeSpent
 from ddp_run.values import typed_fields
 from ddp_run.values.lines import neutral
@@ -22,7 +21,6 @@ NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 """The name that `RunFolder` gives a run's folder."""
 _HEAD_BYTES = 64 << 10
 _END_BYTES = 64 << 10
-_FILE_BYTES = 1 << 20
 _MOST_ENTRIES = 100_000
 _MOST_DEPTH = 16
 _T = TypeVar("_T")
@@ -66,15 +64,29 @@ class RecordedRun:
         return None if self.started is None else self.started.process
 
     @property
+    def state(self) -> str:
+        """The outcome; without a verdict `running`, `killed`, `ended` or `unknown`."""
+        if self.outcome is not None:
+            return self.outcome
+        if self.alive:
+            return "running"
+        if self.exit_code is not None:
+            return "ended"
+        return "unknown" if self.alive is None else "killed"
+
+    @property
     def went_wrong(self) -> bool:
         """Whether it has ended other than well: this includes a signal, or an end without a verdict."""
-        if self.outcome is not None:
-            return self.outcome != "succeeded"
-        return self.alive is False if self.exit_code is None else self.exit_code != 0
+        return self.state not in ("succeeded", "running", "unknown") and (self.state != "ended" or self.exit_code != 0)
+
+    def seconds(self, now_ns: int) -> float | None:
+        """How long it has been running, or took; until its last event if it was killed. `now_ns`: since the epoch."""
+        end = now_ns if self.state == "running" else self.ended_ns
+        return None if self.started is None or end is None else max(0.0, (end - self.started.wall_ns) / 1e9)
 
     def why_not_running(self, command: str) -> str:
         """For people who gave this command a run that isn't known to be running."""
-        if self.alive is None and self.outcome is None and self.exit_code is None:
+        if self.state == "unknown":
             host = self.started.host if self.started is not None else "another host"
             where = f"run ddp-run {command} there"
             return neutral(f"belongs to {host}: this host cannot tell whether it is still running ({where})")
@@ -212,11 +224,10 @@ def _events(lines: Iterable[bytes]) -> Iterator[Event]:
 
 
 def _read(kind: type[_T], folder: Path, name: str) -> _T | None:
-    """A JSON object, read up to 1 MiB; None if there is none, or it isn't of this type."""
+    """A JSON object of this type; None if there is none."""
     try:
-        with open_run_file(folder, name) as file:
-            return typed_fields.read(kind, json.loads(file.read(_FILE_BYTES)))
-    except (OSError, ValueError, RecursionError):
+        return typed_fields.read(kind, read_object(folder, name))
+    except (ValueError, RecursionError):
         return None
 
 

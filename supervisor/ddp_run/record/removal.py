@@ -18,9 +18,7 @@ def may_run(run: RecordedRun, now_ns: int) -> bool:
 
     While ranks run, the journal gets a line a minute.
     """
-    if run.alive is not None:
-        return run.alive
-    return run.outcome is None and run.exit_code is None and now_ns - run.written_ns < _DAY_NS
+    return bool(run.alive) or (run.state == "unknown" and now_ns - run.written_ns < _DAY_NS)
 
 
 def removable(

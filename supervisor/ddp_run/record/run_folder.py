@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Self, final
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, final
 
 from ddp_run.record import file_names
 from ddp_run.values import private_files
@@ -92,6 +93,16 @@ def _point_latest(log_dir: Path, name: str, held: int) -> str | None:
     return None
 
 
+def read_object(folder: Path, name: str) -> dict[str, Any] | None:
+    """A JSON object in a file of a run, read up to 1 MiB; None if there is none."""
+    try:
+        with open_run_file(folder, name) as file:
+            found = json.loads(file.read(_MOST_OF_AN_OBJECT))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def next_data(fd: int, offset: int) -> int:
     """Where the data begins that isn't in a hole, from `offset` on; `offset` itself if nothing shows that."""
     try:
@@ -114,6 +125,7 @@ def read_data(fd: int, size: int, offset: int) -> tuple[bytes, int]:
     return data, offset + len(data)
 
 
+_MOST_OF_AN_OBJECT = 1 << 20
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

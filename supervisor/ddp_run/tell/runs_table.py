@@ -25,27 +25,6 @@ class Row:
     bytes: int
     now_ns: int
 
-    @property
-    def state(self) -> str:
-        """The outcome; without a verdict `running`, `killed`, `ended` or `unknown`."""
-        run = self.run
-        if run.outcome is not None:
-            return run.outcome
-        if run.alive:
-            return "running"
-        if run.exit_code is not None:
-            return "ended"
-        return "unknown" if run.alive is None else "killed"
-
-    @property
-    def seconds(self) -> float | None:
-        """How long it has been running, or took; until its last event if it was killed."""
-        run = self.run
-        if run.started is None:
-            return None
-        end = self.now_ns if self.state == "running" else run.ended_ns
-        return None if end is None else max(0.0, (end - run.started.wall_ns) / 1e9)
-
 
 def table(rows: Sequence[Row], *, width: int | None, local: Callable[[int], str]) -> str:
     """Lines of columns. `width`: the terminal's; None: all columns uncut, as scripts want them.
@@ -81,17 +60,17 @@ def _node_rank(started: RunStarted) -> int | str:
 
 def as_json(row: Row, iso: Callable[[int], str]) -> dict[str, object]:
     """The fields of one run; None: unknown."""
-    run, started = row.run, row.run.started
+    run, started, seconds = row.run, row.run.started, row.run.seconds(row.now_ns)
     return {
         "run": neutral(run.folder.name),
         "folder": str(run.folder),
         "started": iso(started.wall_ns) if started is not None else None,
-        "state": neutral(row.state),
+        "state": neutral(run.state),
         "outcome": None if run.outcome is None else neutral(run.outcome),
         "exit_code": run.exit_code,
         "cause": None if run.cause is None else neutral(run.cause),
         "attempts": run.attempts,
-        "seconds": None if row.seconds is None else round(row.seconds, 3),
+        "seconds": None if seconds is None else round(seconds, 3),
         "ranks": run.ranks,
         "time": None if run.time is None else asdict(run.time),
         "host": neutral(started.host) if started is not None else None,
@@ -104,17 +83,17 @@ def as_json(row: Row, iso: Callable[[int], str]) -> dict[str, object]:
 
 
 def _cells(row: Row, local: Callable[[int], str]) -> dict[str, str]:
-    run, started = row.run, row.run.started
+    run, started, seconds = row.run, row.run.started, row.run.seconds(row.now_ns)
     host = started.host if started is not None else None
     lost = None if run.time is None else run.time.lost
     cells = {
         "RUN": run.folder.name,
         "STARTED": local(run.started_ns),
-        "OUTCOME": row.state,
+        "OUTCOME": run.state,
         "EXIT": run.exit_code,
         "CAUSE": run.cause,
         "TRIES": run.attempts,
-        "TIME": None if row.seconds is None else duration_in_words(row.seconds),
+        "TIME": None if seconds is None else duration_in_words(seconds),
         "LOST": None if lost is None else duration_in_words(lost.seconds),
         "RANKS": run.ranks,
         "NODE": host if started is None or started.nodes == 1 else f"{_node_rank(started)}/{started.nodes}:{host}",

@@ -34,7 +34,6 @@ from ddp_run.record.events import (
 from ddp_run.record.job_state import JobState, RankState
 from ddp_run.record.recorded_runs import RecordedRun, recorded_run
 from ddp_run.record.run_folder import open_run_file
-from ddp_run.tell.runs_table import Row
 from ddp_run.tell.snapshot import Gpu, PrintedProgress, Progress, RankRow, Rate, Slowest, Snapshot, Told
 from ddp_run.tell.told import failed_words, told
 from ddp_run.values.lines import STREAMS, neutral, readable
@@ -74,7 +73,7 @@ class Watched:
     @property
     def over(self) -> bool:
         """Whether the run had ended at the last look."""
-        return Row(self._run, 0, 0).state not in ("running", "unknown")
+        return self._run.state not in ("running", "unknown")
 
     def look(self) -> Snapshot:
         """The run now. Raises OSError if its journal can't be read any longer."""
@@ -86,19 +85,20 @@ class Watched:
                 self._stalls += isinstance(event, StallSeen) and self._stall is None
                 self._stall = event if isinstance(event, StallSeen) else None
         self._open_boards()
-        state, row, at, started = self._state, Row(run, 0, time.time_ns()), self._now(), run.started
+        state, now_ns, at, started = self._state, time.time_ns(), self._now(), run.started
+        elapsed_s = run.seconds(now_ns)
         ranks = self._rows(at)
         rates = [each.steps_per_s for each in ranks if each.steps_per_s is not None]
         return Snapshot(
-            time=journal.iso(row.now_ns),
+            time=journal.iso(now_ns),
             run=neutral(run.folder.name),
             folder=neutral(str(run.folder)),
             host=None if started is None else neutral(started.host),
             command=neutral(shlex.join(run.script))[:_LONGEST],
-            state=neutral(row.state),
+            state=neutral(run.state),
             attempt=state.attempt,
             attempts_allowed=1 if started is None else started.max_retries + 1,
-            elapsed_s=None if row.seconds is None else round(row.seconds, 1),
+            elapsed_s=None if elapsed_s is None else round(elapsed_s, 1),
             world_size=next((each.started.world_size for each in state.ranks.values()), run.ranks),
             steps_per_s=min(rates, default=None),
             slowest=None if self.over else self._slowest(ranks, at),

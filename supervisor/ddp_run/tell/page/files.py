@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from ddp_run.record import file_names
 from ddp_run.record.attempt_events import attempts_made, of_attempt
 from ddp_run.record.events import Event, RankStarted, StallSeen
 from ddp_run.record.recorded_runs import NAME, recorded_run
-from ddp_run.record.run_folder import open_run_file
+from ddp_run.record.run_folder import open_run_file, read_object
 from ddp_run.tell import catalogue_text
 from ddp_run.tell.page.page import Known, LastLines, LogLine, Stacks
 from ddp_run.tell.page.timeline import Journal, journals, some_ranks
@@ -61,7 +60,7 @@ def known(
         return found
     folder = folder or parts[0][0]
     shared = journals([events for _folder, events in parts])
-    plan = _object(folder, file_names.PLAN)
+    plan = read_object(folder, file_names.PLAN)
     good = _last_good(folder, plan)
     stacks = [each for where, events in parts for each in said_and_frames(where, _last_starts(events).values())]
     return replace(
@@ -70,7 +69,7 @@ def known(
         logs=tuple(_logs(verdict, [*zip((each for each, _ in parts), shared, strict=True)])),
         stacks=tuple(Stacks(neutral(said), redact_lines([*frames])) for said, frames in stacks),
         plan=plan,
-        good_plan=None if good is None else _object(good, file_names.PLAN),
+        good_plan=None if good is None else read_object(good, file_names.PLAN),
         good_run="" if good is None else neutral(good.name),
         facts=_text(folder, f"{file_names.NODES}/{file_names.FACTS}"),
     )
@@ -88,15 +87,6 @@ def _text(folder: Path, name: str) -> str:
             return neutral_text(file.read(_FILE_BYTES).decode("utf-8", "replace"))
     except OSError:
         return ""
-
-
-def _object(folder: Path, name: str) -> dict[str, Any] | None:
-    try:
-        with open_run_file(folder, name) as file:
-            found = json.loads(file.read(_FILE_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _last_good(folder: Path, plan: dict[str, Any] | None) -> Path | None:
