@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TextIO, Unpack, final
 
@@ -218,20 +217,23 @@ class _Child:
         finally:
             os.close(told_to)
         stack.callback(self._kill)
-        self._pipes = [_Pipe(channel, self.said.take)]
+        self._channel = channel
+        self._takers: dict[int, Callable[[bytes], None]] = {channel: self.said.take}
+        """What takes what comes through a pipe, and nothing at its end."""
         for pipe, to in ((self._process.stdout, out), (self._process.stderr, err)):
             if pipe is not None and to is not None:
-                self._pipes.append(_Pipe(stack.enter_context(pipe).fileno(), _Passed(to).write))
-        self._selector = stack.enter_context(selectors.DefaultSelector())
-        for each in self._pipes:
-            self._selector.register(each.fd, selectors.EVENT_READ, partial(self._read, each))
+                self._takers[stack.enter_context(pipe).fileno()] = _Passed(to).write
+        self._open = stack.enter_context(selectors.DefaultSelector())
+        for fd in self._takers:
+            os.set_blocking(fd, False)
+            self._open.register(fd, selectors.EVENT_READ)
 
     def listen(self) -> None:
         """Wait a moment for something to come from it, and handle that."""
-        for key, _events in self._selector.select(_LOOK_S):
-            key.data()
-        # Its pipes don't show its end: a fork of ddp-run that hangs in the kernel may hold those open forever.
-        if not self.ended and self._process.poll() is not None:
+        for key, _events in self._open.select(_LOOK_S):
+            self._take(key.fd)
+        # Its channel mostly shows its end first. But a fork that hangs in the kernel may hold pipes open forever.
+        if self._channel not in self._open.get_map() or self._process.poll() is not None:
             self._finish()
 
     def stop(self, signum: int) -> None:
@@ -244,40 +246,26 @@ class _Child:
             self._process.kill()
             self._process.wait()
 
-    def _read(self, pipe: _Pipe) -> None:
-        if not pipe.drain():
-            self._selector.unregister(pipe.fd)
-            if pipe is self._pipes[0]:  # mostly this is the first sign of its end
-                self._finish()
+    def _take(self, fd: int) -> bool:
+        """Take what has come through a pipe; False if that was all so far."""
+        try:
+            got = os.read(fd, 65536)
+        except BlockingIOError:
+            return False
+        self._takers[fd](got)
+        if not got and fd in self._open.get_map():
+            self._open.unregister(fd)
+        return bool(got)
 
     def _finish(self) -> None:
         """Take what is left in the pipes after its end."""
-        for pipe in self._pipes:
-            pipe.drain()
+        for fd in self._takers:
+            while self._take(fd):
+                pass
         code = self._process.wait()
         if self.said.exit_code is None:  # it was killed; 0 if SIGCHLD is ignored, so that the kernel says no more
             self.said.exit_code = 128 - code if code < 0 else code or _UNKNOWN
         self.ended = True
-
-
-@final
-class _Pipe:
-    """A pipe from the child; `take` gets what comes, and nothing at the end."""
-
-    def __init__(self, fd: int, take: Callable[[bytes], None]) -> None:
-        os.set_blocking(fd, False)
-        self.fd, self._take = fd, take
-
-    def drain(self) -> bool:
-        """Take what there is; False at the end."""
-        while True:
-            try:
-                got = os.read(self.fd, 65536)
-            except BlockingIOError:
-                return True
-            self._take(got)
-            if not got:
-                return False
 
 
 @final

@@ -60,11 +60,9 @@ def append(where: Path, failure: HostFailure) -> None:
             return
         file.seek(size - _KEPT_BYTES)
         newer = file.read(_KEPT_BYTES).partition(b"\n")[2]
-    half = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
-    half.write_bytes(newer)
-    with half.open("rb") as opened:
-        _share(opened.fileno(), where)
-    half.replace(path)
+    with private_files.replacing(path, path.with_name(f".{path.name}.{os.urandom(4).hex()}")) as half:
+        half.write(newer)
+        _share(half.fileno(), where)
 
 
 def _share(opened: int, where: Path) -> None:

@@ -6,7 +6,8 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,16 +31,23 @@ def write_whole(path: Path, text: str, *, durable: bool) -> None:
 
     Raises OSError (a full disk, a read-only folder).
     """
-    part = unfinished(path)
-    try:
-        opened = open_private(part, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK)
-        with open(opened, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
+    with replacing(path, unfinished(path)) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))
+        if durable:
             file.flush()
-            if durable:
-                os.fsync(file.fileno())
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def replacing(path: Path, part: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
+    """A file to write, which takes the place of `path` when it is whole; until then it's `part`. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    opened = os.open(part, flags, mode)
+    try:
+        with open(opened, "wb") as file:
+            yield file
         part.replace(path)
-    except OSError:
+    except BaseException:
         part.unlink(missing_ok=True)
         raise
 

@@ -15,6 +15,7 @@ import click
 
 from ddp_run.commands import busy
 from ddp_run.values.lines import neutral_text
+from ddp_run.values.private_files import replacing
 from ddp_run.values.words import size_in_words
 
 if TYPE_CHECKING:
@@ -98,15 +99,8 @@ def _opened(path: str, *, force: bool) -> Iterator[BinaryIO]:
         raise click.ClickException(f"{path} exists: --force replaces it, --output names another one")
     if target.exists() and not target.is_file():
         raise click.ClickException(f"{path} is not a regular file: --output - writes to standard output")
-    half = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
-    opened = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with open(opened, "wb") as out:
-            yield out
-        half.replace(target)
-    except BaseException:
-        half.unlink(missing_ok=True)
-        raise
+    with replacing(target, target.with_name(f".{target.name}.{os.urandom(4).hex()}")) as out:
+        yield out
 
 
 def _as_json(path: str | None, size: int | None, packing: Packing) -> str:

@@ -167,11 +167,11 @@ def _command(asked: Asked) -> Iterator[Part]:
 def _surroundings(asked: Asked) -> Iterator[Part]:
     yield Text("versions.txt", surroundings.versions())
     yield Text("environment.txt", surroundings.environment(asked.environ))
-    for program in surroundings.PROGRAMS:
+    for file, words, within_s in surroundings.PROGRAMS:
         try:
-            yield Text(program.file, surroundings.said_by(program, asked.environ))
+            yield Text(file, surroundings.said_by(words, within_s, asked.environ))
         except surroundings.NoAnswer as error:
-            yield LeftOut(program.file, str(error))
+            yield LeftOut(file, str(error))
 
 
 def _files_of_runs(asked: Asked) -> Iterator[Part]:

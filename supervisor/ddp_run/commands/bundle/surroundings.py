@@ -9,8 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 
 from ddp_run import __version__
@@ -63,35 +62,27 @@ def environment(environ: Mapping[str, str]) -> str:
     return head + "".join(shown) + "# others, without their values\n" + "".join(names)
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
-    """A program to ask, and the seconds to wait for its answer."""
-
-    file: str
-    words: tuple[str, ...]
-    within_s: float
-
-
 _OURS = (sys.executable, "-P", "-c", "from ddp_run.cli import main; main()")
 PROGRAMS = (
-    Program("nvidia-smi.txt", ("nvidia-smi",), 15.0),
-    Program("nvidia-smi-topo.txt", ("nvidia-smi", "topo", "-m"), 15.0),
-    Program("doctor.json", (*_OURS, "doctor", "--quick", "--json"), 60.0),
+    ("nvidia-smi.txt", ("nvidia-smi",), 15.0),
+    ("nvidia-smi-topo.txt", ("nvidia-smi", "topo", "-m"), 15.0),
+    ("doctor.json", (*_OURS, "doctor", "--quick", "--json"), 60.0),
 )
+"""Programs to ask: the file for what each says, its words, and the seconds to wait for that."""
 
 
 class NoAnswer(Exception):
     """A program said nothing; the message says why."""
 
 
-def said_by(program: Program, environ: Mapping[str, str]) -> str:
+def said_by(words: Sequence[str], within_s: float, environ: Mapping[str, str]) -> str:
     """Run a program and return its output. Raises NoAnswer. If even SIGKILL doesn't end it, it is left behind."""
-    name = program.words[0]
+    name = words[0]
     if shutil.which(name, path=environ.get("PATH")) is None:
         raise NoAnswer(f"{name} is not installed here")
     try:
         process = subprocess.Popen(
-            program.words,
+            words,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -101,8 +92,8 @@ def said_by(program: Program, environ: Mapping[str, str]) -> str:
     except OSError as error:
         raise NoAnswer(f"{name} could not be started: {error.strerror}") from error
     try:
-        said, _none = process.communicate(timeout=program.within_s)
+        said, _none = process.communicate(timeout=within_s)
     except subprocess.TimeoutExpired as error:
         os.killpg(process.pid, signal.SIGKILL)  # not reaped, so the pid is still its own
-        raise NoAnswer(f"{name} gave no answer within {program.within_s:g} s") from error
+        raise NoAnswer(f"{name} gave no answer within {within_s:g} s") from error
     return said.decode("utf-8", "replace") or f"[no output, exit code {process.returncode}]\n"

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -21,6 +21,7 @@ from ddp_run.commands.watch.look import Watched
 from ddp_run.record.recorded_runs import recorded_run
 from ddp_run.tell.snapshot import Snapshot, in_words, metrics_text
 from ddp_run.values.lines import neutral
+from ddp_run.values.private_files import replacing
 from ddp_run.values.signals import STOP_SIGNALS
 
 _METRICS_S, _STATUS_S = 15.0, 1.0
@@ -49,24 +50,13 @@ def write_metrics(folder: Path, path: Path) -> None:
     told = False
     for job, up in looks(folder, _METRICS_S):
         try:
-            _replace(path, metrics_text(job, path.stem, up=up, now_s=time.time()))
+            # Another user may be the reader, if the umask lets it. Not ending in .prom: all such files are collected.
+            with replacing(path, path.with_name(f".{path.name}.{os.getpid()}"), 0o666) as file:
+                file.write(metrics_text(job, path.stem, up=up, now_s=time.time()).encode("utf-8", "backslashreplace"))
         except OSError as error:
             if not told:
                 _say(f"cannot write --metrics {neutral(str(path))}: {error.strerror}")
             told = True
-
-
-def _replace(path: Path, text: str) -> None:
-    """A reader sees the old file or the new one. Another user may be the reader, if the umask lets it."""
-    # Not ending in .prom: the collector reads all files that do.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, "utf-8", "backslashreplace")
-        temporary.replace(path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
 
 
 def say_status(folder: Path) -> None:
