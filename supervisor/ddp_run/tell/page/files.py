@@ -19,7 +19,7 @@ from ddp_run.record.events import Event, RankStarted, StallSeen
 from ddp_run.record.recorded_runs import NAME, recorded_run
 from ddp_run.record.run_folder import open_run_file, read_object
 from ddp_run.tell import catalogue_text
-from ddp_run.tell.page.page import Known, LastLines, LogLine, Stacks
+from ddp_run.tell.page.page import Known, LastLines, LogLine
 from ddp_run.tell.page.timeline import Journal, journals, some_ranks
 from ddp_run.tell.quotation import cut
 from ddp_run.values.lines import neutral, neutral_text
@@ -35,6 +35,7 @@ _BEFORE_EVIDENCE: Final = 3
 _LONGEST: Final = 400
 _NUMBER: Final = re.compile(r"\d+")
 _MOST_LOGS: Final = 24
+_MOST_STACKS: Final = 40
 _MOST_OPEN: Final = 4
 _MOST_RUNS: Final = 40
 """How many earlier runs are looked at for one that succeeded."""
@@ -67,7 +68,7 @@ def known(
         found,
         parts=shared,
         logs=tuple(_logs(verdict, [*zip((each for each, _ in parts), shared, strict=True)])),
-        stacks=tuple(Stacks(neutral(said), redact_lines([*frames])) for said, frames in stacks),
+        stacks=tuple((neutral(said), redact_lines(frames)) for said, frames in stacks[:_MOST_STACKS]),
         plan=plan,
         good_plan=None if good is None else read_object(good, file_names.PLAN),
         good_run="" if good is None else neutral(good.name),

@@ -57,7 +57,8 @@ class Known:
     folder: Path | None
     parts: tuple[Journal, ...] = ()
     logs: tuple[LastLines, ...] = ()
-    stacks: tuple[Stacks, ...] = ()
+    stacks: tuple[tuple[str, Sequence[str]], ...] = ()
+    """What ranks with one stack do, in words, and its frames."""
     plan: Mapping[str, Any] | None = None
     good_plan: Mapping[str, Any] | None = None
     good_run: str = ""
@@ -88,14 +89,6 @@ class LastLines:
 
 
 @dataclass(frozen=True, slots=True)
-class Stacks:
-    """Ranks with one stack. `said`: what they do, in words."""
-
-    said: str
-    frames: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Standing:
     """Ranks that stood at the same place when they were last seen."""
 
@@ -117,15 +110,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The page's parts, from top to bottom; those that are empty are left out."""
+    """The page's parts, from top to bottom; those that are empty are left out. Some are as they are known."""
 
+    known: Known
     title: str
     outcome: str
     block: str
     markdown: str
     facts: tuple[tuple[str, str], ...]
     advice: tuple[str, ...]
-    advice_page: str
     attempts: tuple[Attempt, ...]
     failures: tuple[Failure, ...]
     moment: tuple[float, str] | None
@@ -135,11 +128,7 @@ class Page:
     """Which nodes' ranks aren't shown; empty if all are."""
     told: tuple[str, ...]
     standing: tuple[Standing, ...]
-    stacks: tuple[Stacks, ...]
-    logs: tuple[LastLines, ...]
     nodes: tuple[str, ...]
-    nodes_table: str
-    good_run: str
     differences: tuple[Row, ...] | None
     """From the last good run; None if there is none to compare with."""
     options: tuple[Row, ...]
@@ -170,13 +159,13 @@ def page_of(known: Known) -> Page:
     spent = [each for part in parts if (each := time_spent(part.events)) is not None]
     named = {*culprits, *slow, *(() if first is None or first.rank is None else (first.rank,))}
     return Page(
+        known,
         title=title,
         outcome=verdict.outcome or "unknown",
         block=block,
         markdown=_markdown(title, block, facts),
         facts=facts,
         advice=tuple(neutral(line) for text in verdict.advice for line in text.splitlines()),
-        advice_page=known.advice_page,
         attempts=shown,
         failures=failures(parts, verdict),
         moment=_moment(verdict, parts, shown),
@@ -184,11 +173,7 @@ def page_of(known: Known) -> Page:
         missing=_missing(parts),
         told=tuple(_told(parts)),
         standing=tuple(_standing(parts, culprits)[:_MOST_ROWS]) if stalls else (),
-        stacks=known.stacks[:_MOST_ROWS],
-        logs=known.logs,
         nodes=tuple(_nodes(parts)),
-        nodes_table=known.facts,
-        good_run=known.good_run,
         differences=tuple(_differences(plan, known.good_plan)) if plan and known.good_plan else None,
         options=tuple(row for row in options if row.other != "default"),
         defaults=tuple(row for row in options if row.other == "default"),
