@@ -45,8 +45,14 @@ BESIDE_TORCH = ("agent", "doctor_ranks", "training", "selftest_ranks")
 
 PURE = (
     *("settings", "judge", "evidence.pasted", "plan.launch_plan", "supervise.machine"),
-    *("record.events", "record.attempt_events", "record.job_state", "record.resources"),
-    *("evidence.model", "evidence.rank_ends", "evidence.resource_evidence", "evidence.traceback_text"),
+    *("record.events", "record.attempt_events", "record.job_state"),
+    *(
+        "evidence.model",
+        "evidence.rank_ends",
+        "evidence.resources",
+        "evidence.resource_evidence",
+        "evidence.traceback_text",
+    ),
     *("evidence.exception_chain", "evidence.childfailed", "evidence.crash_text", "evidence.went_on"),
     *("observe.stack_text", "observe.close_look", "observe.stall_watch", "observe.collectives", "observe.progress"),
     *("observe.ras_text", "observe.stall_quotes", "tell.verdict_text", "tell.catalogue_text", "tell.quotation"),

@@ -7,8 +7,8 @@ from re import _parser  # type: ignore[attr-defined]
 import pytest
 from tests.hostile_patterns import spellings
 
+from ddp_run.evidence.literals import longest
 from ddp_run.judge.catalogue import catalogue
-from ddp_run.values.literals import longest
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from ddp_run.evidence.model import Death, Evidence, LogText
+from ddp_run.evidence.resources import MemoryTrend, MemoryUse
 from ddp_run.judge.rules import dataloader_worker_died, host_oom, native_abort, segfault, shm_exhausted
 from ddp_run.record.events import MonotonicNs, Rank, SpaceCounted
-from ddp_run.record.resources import MemoryTrend, MemoryUse
 
 OURS = "[1.0] Memory cgroup out of memory: Killed process 77 (python) total-vm:9kB, anon-rss:8kB"
 ANOTHERS = "[1.0] Out of memory: Killed process 78 (java) total-vm:9kB, anon-rss:8kB"

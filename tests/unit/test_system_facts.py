@@ -15,6 +15,7 @@ from tests.begun_run import begun_run
 from tests.waiting import wait_until
 
 from ddp_run.evidence.model import Death, Evidence, LogText
+from ddp_run.evidence.resources import MemoryTrend, MemoryUse
 from ddp_run.judge.advice import by_core
 from ddp_run.observe import core_dump, kernel_log
 from ddp_run.observe.file_systems import answers, ask_for_space
@@ -31,7 +32,6 @@ from ddp_run.record.events import (
     RankStarted,
     SpaceCounted,
 )
-from ddp_run.record.resources import MemoryTrend, MemoryUse
 from ddp_run.supervise.attempt_watch import AttemptWatch
 from ddp_run.supervise.children import end_leftovers
 from ddp_run.supervise.loop import Loop, reap

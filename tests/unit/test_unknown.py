@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ddp_run.evidence.model import Death, Evidence, LogText
+from ddp_run.evidence.resources import MemoryTrend, MemoryUse
 from ddp_run.judge.rules.unknown import match
 from ddp_run.judge.verdict import Finding
 from ddp_run.record.events import MonotonicNs, Rank
-from ddp_run.record.resources import MemoryTrend, MemoryUse
 
 GIB = 1 << 30
 

@@ -12,6 +12,7 @@ from dataclasses import field, replace
 from re import Match, Pattern
 from typing import Literal, TypeVar, cast
 
+from ddp_run.evidence.resources import GpuLook, MemoryTrend
 from ddp_run.record.events import (
     EndpointTaken,
     ExceptionInfo,
@@ -24,7 +25,6 @@ from ddp_run.record.events import (
     SpaceCounted,
     StallSeen,
 )
-from ddp_run.record.resources import GpuLook, MemoryTrend
 from ddp_run.values.redaction import redact_value
 from ddp_run.values.typed_fields import frozen
 

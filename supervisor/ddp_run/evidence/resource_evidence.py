@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from ddp_run.evidence.rank_ends import RankEnds
+from ddp_run.evidence.resources import Gpu, GpuHolder, GpuLook, MemoryTrend, MemoryUse
 from ddp_run.record.attempt_events import AttemptEvents
 from ddp_run.record.events import (
     CoreDumped,
@@ -16,7 +17,6 @@ from ddp_run.record.events import (
     RankStarted,
     SpaceCounted,
 )
-from ddp_run.record.resources import Gpu, GpuHolder, GpuLook, MemoryTrend, MemoryUse
 
 _SHM = "/dev/shm"  # noqa: S108 # not a temporary file: the location of shared memory
 _ABOUT_NS = 10_000_000_000

@@ -21,13 +21,13 @@ from ddp_run.evidence.exception_chain import (
     raised_by_handler,
     statement,
 )
+from ddp_run.evidence.literals import longest
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.went_on import WentOn
 from ddp_run.evidence.windows import LAST_WORDS, LEAVING
 from ddp_run.judge.verdict import Confidence, Finding, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
-from ddp_run.values.literals import longest
 
 _NCCL_ERRORS = ("NCCL error", "NCCL Error", "ncclUnhandledCudaError", "ncclSystemError", "ncclInternalError")
 URL = r"(?P<url>https?://(?:[^/@\s]{1,200}@)?(?P<host>[^\s/:'\"?<>]{1,255})(?::(?P<port>\d{1,5}))?[^\s'\"?<>]*+)"

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from ddp_run.evidence.literals import longest
 from ddp_run.record.events import Rank
-from ddp_run.values.literals import longest
 
 _LSF_FIRST = re.compile(r"(?:Sender: LSF System <|Job <[^>\n]{0,200}> was submitted from host <)")
 _LSF_LAST = ("The output (if any)", "Read file <")

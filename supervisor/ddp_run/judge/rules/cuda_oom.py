@@ -32,11 +32,11 @@ import re
 from dataclasses import dataclass, replace
 
 from ddp_run.evidence.model import Death, Evidence, Quote
+from ddp_run.evidence.resources import Gpu, GpuHolder
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, vendor
 from ddp_run.judge.signs import Hit, Sign, like, meaning
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import Rank
-from ddp_run.record.resources import Gpu, GpuHolder
 from ddp_run.values.words import rank_list
 
 RULE = Rule(
