@@ -166,7 +166,7 @@ class Tailer:
                 tail.look_at = min(tail.look_at, tail.grew_at + POLL_S)
                 chunks.append(Chunk(tail.rank, tail.local_rank, tail.stream, data, tail.fresh))
                 tail.fresh = False
-            if data and len(data) == size:
+            if data and (len(data) == size or tail.end is not None):  # a hole, not the end
                 self._ready.append(tail)
             else:
                 self._at_end(tail)

@@ -12,7 +12,6 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,9 +21,8 @@ from ddp_run.record import file_names
 from ddp_run.record.events import RunStarted
 from ddp_run.record.rank_logs import AGENT, RankLog, agent_logs, attempts, rank_logs
 from ddp_run.record.recorded_runs import RecordedRun, recorded_run
-from ddp_run.record.run_folder import read_data
 from ddp_run.tell.console import Console
-from ddp_run.tell.tail import Chunk, Tailer
+from ddp_run.tell.tail import Tailer
 from ddp_run.values import terminal
 from ddp_run.values.lines import Stream, neutral
 from ddp_run.values.words import duration_in_words, named_ranks, rank_list
@@ -67,11 +65,12 @@ class Shown:
         return self.ranks is None or any(first <= log.rank <= last for first, last in self.ranks)
 
     def start(self, log: RankLog) -> int:
-        """The offset of the first line to show. Raises OSError."""
-        if self.lines is None:
+        """The offset of the first line to show; 0 if it can't be read."""
+        try:
+            with log.open() as file:
+                return 0 if self.lines is None else _last_lines(file, self.lines)
+        except OSError:
             return 0
-        with log.open() as file:
-            return _last_lines(file, self.lines)
 
 
 def why_none(shown: Shown) -> str:
@@ -96,11 +95,12 @@ def show_run(shown: Shown) -> bool:
     for log in filled:
         if len(filled) > 1:
             console.say(f"==> {neutral(str(log.path.relative_to(shown.run)))} <==", time.monotonic())
-        try:
-            pieces = _pieces(log, shown.start(log))
-            console.show_rest(partial(_next, pieces), _no_limit)
-        except OSError as error:
-            console.say(f"ddp-run: cannot read {neutral(str(log.path))}: {error.strerror}", time.monotonic())
+        with Tailer(polling=True) as tailer:
+            tailer.add(log.rank, log.rank, log.stream, log.path, start=shown.start(log), links=log.links)
+            tailer.stop_at_ends()
+            console.show_rest(partial(tailer.read, _PIECE), _no_limit)
+            for note in tailer.take_notes():
+                console.say(f"ddp-run: {neutral(note)}", time.monotonic())
         if console.outlets.err.gone:
             break
     console.finish(_no_limit)
@@ -129,18 +129,6 @@ def _checked(console: Console) -> None:
 def _no_limit() -> float:
     """Seconds to wait for the reader: however long it takes."""
     return math.inf
-
-
-def _pieces(log: RankLog, start: int) -> Iterator[Iterable[Chunk]]:
-    """The file from byte `start` on. Raises OSError."""
-    with log.open() as file:
-        while (read := read_data(file.fileno(), _PIECE, start))[0]:
-            data, start = read
-            yield (Chunk(log.rank, log.rank, log.stream, data),)
-
-
-def _next(pieces: Iterator[Iterable[Chunk]], _streams: Collection[Stream]) -> Iterable[Chunk]:
-    return next(pieces, ())
 
 
 def _written(path: Path) -> tuple[int, int]:
@@ -306,11 +294,8 @@ class _Following:
             self.console.say(f"==> {neutral(str(folder.relative_to(self.shown.run)))} <==", time.monotonic())
         self._starts[log.rank] = start
         begun_before = start == min(self._starts.values())  # else all of it is new
-        try:
-            offset = self.shown.start(log) if begun_before else 0
-            self.tailer.add(log.rank, log.rank, log.stream, log.path, start=offset, links=log.links)
-        except OSError:
-            pass
+        offset = self.shown.start(log) if begun_before else 0
+        self.tailer.add(log.rank, log.rank, log.stream, log.path, start=offset, links=log.links)
 
     def _listen(self, run: RecordedRun, now: float) -> None:
         """Say once when nothing is written any more."""
