@@ -11,10 +11,12 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar, final
 
 from ddp_run.record.events import Event, MonotonicNs, RankStarted
+from ddp_run.record.run_folder import entries_below
 from ddp_run.values.helper_process import HelperProcess, fork
 from ddp_run.values.lines import neutral
 
@@ -125,21 +127,12 @@ def _root(path: str) -> str:
 
 def _find_newest(folders: Sequence[str], fd: int) -> None:
     """Runs after a fork."""
-    booted_ns, left = time.time_ns() - time.monotonic_ns(), _MOST_ENTRIES
+    booted_ns = time.time_ns() - time.monotonic_ns()
     newest: tuple[int, str] | None = None
-    waiting = [(folder, 0) for folder in folders]
-    while waiting and left > 0:
-        folder, depth = waiting.pop()
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    left -= 1
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting += [(entry.path, depth + 1)] if depth < _MOST_DEPTH else []
-                    elif entry.name.endswith(_ENDINGS) and not entry.is_symlink():
-                        written = entry.stat().st_mtime_ns
-                        newest = max(newest or (written, entry.path), (written, entry.path))
-        except OSError:
-            continue
+    for entry in entries_below(folders, _MOST_ENTRIES, _MOST_DEPTH):
+        with suppress(OSError):
+            if entry.name.endswith(_ENDINGS) and not entry.is_symlink() and not entry.is_dir():
+                written = entry.stat().st_mtime_ns
+                newest = max(newest or (written, entry.path), (written, entry.path))
     said = (None, None) if newest is None else (neutral(newest[1]), newest[0] - booted_ns)
     os.write(fd, json.dumps([neutral(folders[0]), *said]).encode() + b"\n")

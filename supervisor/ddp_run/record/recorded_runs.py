@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from ddp_run.record import file_names, journal, own_process, rank_logs
 from ddp_run.record.events import Event, OwnProcess, RankStarted, RunEnded, RunStarted
-from ddp_run.record.run_folder import open_run_file, read_object
+from ddp_run.record.run_folder import entries_below, open_run_file, read_object
 from ddp_run.record.time_spent import TimeSpent
 from ddp_run.values import typed_fields
 from ddp_run.values.lines import neutral
@@ -193,22 +193,10 @@ def recorded_run(folder: Path) -> RecordedRun | None:
 
 def size_of(folder: Path) -> int:
     """Bytes on disk below a folder, links not followed. What can't be read, or exceeds 100,000 entries, is 0."""
-    total = count = 0
-    waiting = [(str(folder), 0)]
-    while waiting:
-        path, depth = waiting.pop()
-        try:
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    count += 1
-                    if count > _MOST_ENTRIES:
-                        return total
-                    status = entry.stat(follow_symlinks=False)
-                    total += status.st_blocks * 512
-                    if stat.S_ISDIR(status.st_mode) and depth < _MOST_DEPTH:
-                        waiting.append((entry.path, depth + 1))
-        except OSError:
-            continue
+    total = 0
+    for entry in entries_below([folder], _MOST_ENTRIES, _MOST_DEPTH):
+        with suppress(OSError):
+            total += entry.stat(follow_symlinks=False).st_blocks * 512
     return total
 
 

@@ -6,9 +6,10 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, final
 
@@ -101,6 +102,19 @@ def read_object(folder: Path, name: str) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def entries_below(folders: Sequence[str | Path], most: int, deepest: int) -> Iterator[os.DirEntry[str]]:
+    """What is below folders, links not followed: so many entries, so deep. What can't be read is left out."""
+    waiting = [(str(folder), 0) for folder in folders]
+    while waiting and most > 0:
+        folder, depth = waiting.pop()
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in islice(entries, most):
+                most -= 1
+                if depth < deepest and entry.is_dir(follow_symlinks=False):
+                    waiting.append((entry.path, depth + 1))
+                yield entry
 
 
 def next_data(fd: int, offset: int) -> int:
