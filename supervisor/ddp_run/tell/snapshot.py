@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import final
 
 from ddp_run.values.words import duration_in_words
@@ -124,6 +124,48 @@ def rate(per_s: float | None, unit: str = "/") -> str:
         return ""
     number, per = (f"{60 * per_s:.2g}", "min") if 0 < per_s < 0.1 else (f"{per_s:.3g}", "s")
     return f"{number} {unit}{per}" if unit != "/" else f"{number}/{per}"
+
+
+# ----------------------------------------------------------------------------------------- several nodes
+
+_MOST_HOSTS = 4
+BEHIND = 2
+"""The boards aren't read at one moment: a difference of one step means nothing."""
+
+
+def joined(own: Snapshot, others: Sequence[Snapshot]) -> Snapshot:
+    """One snapshot: of the given node, with the ranks of all. What waits for whom is as the node says that knows."""
+    every = (own, *others)
+    rows = sorted((row for each in every for row in each.ranks), key=lambda row: row.ranks)
+    first = max((row.step for row in rows if row.step is not None), default=0)
+    ranks = tuple(replace(row, behind=None if row.behind is None else first - (row.step or 0)) for row in rows)
+    rates = [each.steps_per_s for each in every if each.steps_per_s is not None]
+    notes = dict.fromkeys(each.note for each in every if each.note is not None)
+    hosts = dict.fromkeys(each.host for each in every if each.host is not None)
+    told = {each.line: each for one in every for each in one.told}
+    return replace(
+        own,
+        host=", ".join(hosts) if len(hosts) <= _MOST_HOSTS else f"{len(hosts)} hosts",
+        steps_per_s=min(rates, default=None),
+        slowest=_slowest(every, ranks),
+        progress=next((each.progress for each in every if each.progress is not None), None),
+        ranks=ranks,
+        told=tuple(sorted(told.values(), key=lambda each: -each.ago_s)),
+        note="; ".join(notes) or None,
+        stalls=max(each.stalls for each in every),
+        stalled_s=max((each.stalled_s for each in every if each.stalled_s is not None), default=None),
+    )
+
+
+def _slowest(every: Sequence[Snapshot], ranks: Sequence[RankRow]) -> Slowest | None:
+    said = [each.slowest for each in every if each.slowest is not None]
+    waited_for = [each for each in said if not each.why.endswith("steps behind")]
+    if waited_for:
+        return waited_for[0]
+    last = max(ranks, key=lambda row: row.behind or 0, default=None)
+    if last is None or (last.behind or 0) < BEHIND:
+        return None
+    return Slowest(last.ranks[0], f"{last.behind} steps behind")
 
 
 # -------------------------------------------------------------------------------------------------- rates

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from ddp_run.commands.explain.answer import Answer
-    from ddp_run.commands.watch.nodes import WatchedJob
+    from ddp_run.commands.watch.look import WatchedJob
     from ddp_run.tell.snapshot import Snapshot
 
 _LOOK_S = 1.0
@@ -44,7 +44,7 @@ def command(run: str | None, once: bool, as_json: bool, log_dir: str | None) -> 
     verdict and exits with the run's exit code; q or Ctrl-C leave before (exit code 130). A pipe gets a frame every
     10 s. Other nodes' ranks are shown too if their folders are beside this one; those figures may be a minute old.
     """
-    from ddp_run.commands.watch.nodes import WatchedJob
+    from ddp_run.commands.watch.look import WatchedJob
     from ddp_run.plan.checks.log_folder import runs_folder
     from ddp_run.record.runs_meant import run_to_look_at
 

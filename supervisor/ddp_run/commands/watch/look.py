@@ -7,6 +7,7 @@ import shlex
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import final
@@ -32,9 +33,9 @@ from ddp_run.record.events import (
     StallSeen,
 )
 from ddp_run.record.job_state import JobState, RankState
-from ddp_run.record.recorded_runs import RecordedRun, recorded_run
+from ddp_run.record.recorded_runs import RecordedRun, by_job, recorded_run, recorded_runs
 from ddp_run.record.run_folder import open_run_file
-from ddp_run.tell.snapshot import Gpu, PrintedProgress, Progress, RankRow, Rate, Slowest, Snapshot, Told
+from ddp_run.tell.snapshot import BEHIND, Gpu, PrintedProgress, Progress, RankRow, Rate, Slowest, Snapshot, Told, joined
 from ddp_run.tell.told import failed_words, told
 from ddp_run.values.lines import STREAMS, neutral, readable
 from ddp_run.values.signals import STOP_SIGNALS, signal_name
@@ -44,8 +45,7 @@ _LONGEST = 500
 _MOST_TOLD = 20
 _STILL_SLOW_S = 150.0
 """A slow rank is reported once a minute at most."""
-BEHIND = 2
-"""The boards aren't read at one moment: a difference of one step means nothing."""
+_LOOK_FOR_NODES_S = 10.0
 _SECOND = 1_000_000_000
 
 
@@ -211,6 +211,45 @@ class Watched:
         found = (self._ranks[rank].printed.look(at / _SECOND, self._ranks[rank].lines) for rank in sorted(self._ranks))
         shown = next((each for each in found if each is not None), None)
         return shown if shown is None or self._stall is None else replace(shown, eta_s=None)
+
+
+@final
+class WatchedJob:
+    """A run, and the parts of it that other nodes record beside it, as they come. Raises OSError like `Watched`."""
+
+    def __init__(self, run: RecordedRun) -> None:
+        self._run = run
+        self._parts: dict[Path, Watched] = {run.folder: Watched(run)}
+        self._looked_at = float("-inf")
+
+    def close(self) -> None:
+        """Close its files."""
+        for part in self._parts.values():
+            part.close()
+
+    @property
+    def over(self) -> bool:
+        """Whether the given node's part had ended at the last look."""
+        return self._parts[self._run.folder].over
+
+    def look(self) -> Snapshot:
+        """The job now. Raises OSError if a journal can't be read any longer."""
+        self._look_for_nodes()
+        own, others = self._parts[self._run.folder].look(), list[Snapshot]()
+        for folder, part in self._parts.items():
+            with suppress(OSError):  # a node's disk may be gone
+                others += [part.look()] if folder != self._run.folder else []
+        return joined(own, others) if others else own
+
+    def _look_for_nodes(self) -> None:
+        nodes = self._run.started.nodes if self._run.started is not None else 1
+        if len(self._parts) >= nodes or time.monotonic() - self._looked_at < _LOOK_FOR_NODES_S:
+            return
+        self._looked_at = time.monotonic()
+        with suppress(OSError):
+            for job in by_job(recorded_runs(self._run.folder.parent)):
+                if any(run.folder == self._run.folder for run in job):
+                    self._parts |= {run.folder: Watched(run) for run in job if run.folder not in self._parts}
 
 
 @final
