@@ -7,18 +7,19 @@ the verdict, and what happened since, through a pipe; without a word it ends.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
-import pickle
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import final
 
 from ddp_run.judge.verdict import Verdict
-from ddp_run.record import file_names
+from ddp_run.record import file_names, journal
 from ddp_run.record.events import Event
 from ddp_run.supervise.run import Run
-from ddp_run.values import helper_process, private_files
+from ddp_run.values import helper_process, private_files, typed_fields
 
 _DELAY_S = 0.3
 """How long the page may delay the run's end."""
@@ -77,8 +78,9 @@ class PageMaker:
     def finish(self, verdict: Verdict, attempts: int, decision: str) -> None:
         """Have the page written, if that doesn't take too long: else none is left, nor a part of one."""
         self._leave_run()
-        said = verdict, attempts, decision, self._since
-        if self._tell(pickle.dumps(said)) and not self._process.reaped:
+        events = [journal.encode(event, "") for event in self._since]
+        said = {"verdict": asdict(verdict), "attempts": attempts, "decision": decision, "events": events}
+        if self._tell(json.dumps(said).encode()) and not self._process.reaped:
             self._process.reaped = helper_process.reap(self._process.pid, _DELAY_S)
         self._process.end()
         if not self._process.reaped:
@@ -117,8 +119,10 @@ def _make(pipe: int, path: Path, events: Sequence[Event]) -> None:
     with open(pipe, "rb") as file:
         told = file.read()
     if told:
-        verdict, attempts, decision, since = pickle.loads(told)  # noqa: S301  # ddp-run's own
-        write_page(path, verdict, attempts, decision, (*events, *since))
+        said = json.loads(told)
+        since = [event for event in map(journal.decode, said["events"]) if event is not None]
+        verdict = typed_fields.read(Verdict, said["verdict"])
+        write_page(path, verdict, said["attempts"], said["decision"], (*events, *since))
 
 
 def write_page(path: Path, verdict: Verdict, attempts: int, decision: str, events: Sequence[Event]) -> None:
