@@ -78,7 +78,7 @@ JOURNAL: tuple[Event, ...] = (
     events.StallSeen(at(), "hang", True, "rank 1 waits", (R1,), (R0,), MonotonicNs(5), ("a frame",)),
     events.NativeFramesSeen(at(), R1, ("f in libc.so",)),
     events.StallEnded(at(), 3.0),
-    events.TimerFired(at(), events.TimerKind.TEARDOWN, R1, 0),
+    events.TimerFired(at(), events.Timer(events.TimerKind.TEARDOWN, R1, 0)),
     events.RankFailed(at(), R1, 0, 1, RAISED),
     events.SpaceCounted(at(), "/dev/shm", 5, 10, 5, 10),
     events.CheckpointSeen(at(), "/ckpt", "/ckpt/step_5.pt", MonotonicNs(6)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import asdict
 
 import pytest
 
@@ -69,7 +68,7 @@ def timer(name: str) -> Timer:
 
 
 def fired(name: str) -> TimerFired:
-    return TimerFired(**asdict(timer(name)), at=AT)
+    return TimerFired(AT, timer(name))
 
 
 def running(restarts: int = 0, needed: AgentNeeded = AgentNeeded.FOR_ITS_RANKS) -> AttemptMachine:

@@ -10,7 +10,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import assert_never, final
 
 from ddp_run.plan.launch_plan import agent_argv, agent_needed, local_restarts
@@ -153,7 +152,7 @@ class Attempt:
                     self._put(event)
             case SetTimer(timer, after_s):
                 key = timer.kind, timer.rank, timer.restart
-                self._run.loop.set_timer(after_s, lambda: self._put(TimerFired(**asdict(timer), at=now())), key=key)
+                self._run.loop.set_timer(after_s, lambda: self._put(TimerFired(now(), timer)), key=key)
             case AwaitReport():
                 self._look_for_report()
             case TellRanksEnded():

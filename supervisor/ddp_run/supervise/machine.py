@@ -138,7 +138,7 @@ class AttemptMachine:
             case SignalReceived():
                 return self._on_signal(event.signum)
             case TimerFired():
-                return self._on_timer(event)
+                return self._on_timer(event.timer)
             case AllRanksEnded():
                 return self._on_all_ranks_ended()
             case HangTimedOut():
@@ -268,10 +268,10 @@ class AttemptMachine:
         told = SetTimer(Timer(TimerKind.UNFINISHED, rank, restart), after_s)
         return [told] if self._left_s[rank, restart] > 0 else []
 
-    def _on_timer(self, event: TimerFired) -> list[Action]:
+    def _on_timer(self, timer: Timer) -> list[Action]:
         if self._state is _State.DONE:
             return []
-        match event.kind:
+        match timer.kind:
             case TimerKind.GRACE | TimerKind.AGENT if self._state is _State.RUNNING:
                 return []
             case TimerKind.GRACE:
@@ -286,15 +286,15 @@ class AttemptMachine:
             case TimerKind.GIVE_UP:
                 return self._finish()
             case TimerKind.UNFINISHED:
-                return self._tell_unfinished(event)
+                return self._tell_unfinished(timer)
             case TimerKind.TEARDOWN:
-                return self._kill_ranks(event, "its program failed {} s ago but the process has not exited")
+                return self._kill_ranks(timer, "its program failed {} s ago but the process has not exited")
             case TimerKind.SURVIVORS:
                 return self._kill_ranks(
-                    event, "still running {} s after another rank failed; the agent will restart it"
+                    timer, "still running {} s after another rank failed; the agent will restart it"
                 )
             case _:
-                assert_never(event.kind)
+                assert_never(timer.kind)
 
     def _kill(self, reason: str) -> list[Action]:
         if self._state is _State.KILLING:
@@ -302,23 +302,23 @@ class AttemptMachine:
         self._state = _State.KILLING
         return [SendSignal(Target.JOB, Signals.SIGKILL, reason), SetTimer(_GIVE_UP, _GIVE_UP_S)]
 
-    def _due(self, timer: TimerFired) -> tuple[Rank, ...]:
+    def _due(self, timer: Timer) -> tuple[Rank, ...]:
         """The ranks whose deadline this is and that haven't ended."""
         alive = ((rank, each.restart) for rank, each in self._ranks.items() if each.alive)
         return tuple(rank for rank, at in alive if timer.rank in (None, rank) and timer.restart in (None, at))
 
-    def _tell_unfinished(self, event: TimerFired) -> list[Action]:
-        ranks = self._due(event)
+    def _tell_unfinished(self, timer: Timer) -> list[Action]:
+        ranks = self._due(timer)
         if not ranks or self._state is _State.KILLING:
             return []
-        why = self._why if event.rank is None else self._ranks[event.rank].program_failed
+        why = self._why if timer.rank is None else self._ranks[timer.rank].program_failed
         if not why:
             return []
-        told = TellUnfinished(why, ranks, self._left_s.get((event.rank, event.restart), 0), self.stop_signal)
-        return [told, *(self._told_after(None, event.restart, _STILL_UNFINISHED_S) if event.rank is None else ())]
+        told = TellUnfinished(why, ranks, self._left_s.get((timer.rank, timer.restart), 0), self.stop_signal)
+        return [told, *(self._told_after(None, timer.restart, _STILL_UNFINISHED_S) if timer.rank is None else ())]
 
-    def _kill_ranks(self, event: TimerFired, reason: str) -> list[Action]:
-        ranks = self._due(event)
+    def _kill_ranks(self, timer: Timer, reason: str) -> list[Action]:
+        ranks = self._due(timer)
         said = reason.format(f"{self.grace_s:g}")
         return [SendSignal(Target.RANKS, Signals.SIGKILL, said, ranks=ranks)] if ranks else []
 

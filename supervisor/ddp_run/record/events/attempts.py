@@ -151,11 +151,9 @@ class Timer:
 
 @frozen
 class TimerFired(Event):
-    """A deadline has passed: the `Timer` with these fields, set with `SetTimer`."""
+    """A deadline has passed: `timer` has its `kind`, and the `rank` or `restart` that it is about, if not of all."""
 
-    kind: TimerKind
-    rank: Rank | None
-    restart: int | None
+    timer: Timer
 
 
 @frozen
