@@ -431,3 +431,17 @@ def test_a_server_of_the_job_itself_has_its_own_reason() -> None:
     refused += "port=8000): Max retries exceeded with url: /health (Caused by NewConnectionError('refused'))\n"
     assert answer(refused)[1] == "python-exception"
     assert answer(refused.replace("0.0.0.0", "hub.example"))[1] == "hub-network"
+
+
+@pytest.mark.parametrize(
+    ("file", "type_", "cause"),
+    [
+        ("/home/me/game/triton/runtime/bot.py", "triton.runtime.errors.OutOfResources", "python-exception"),
+        ("/home/me/bch.py", "bch.DecodeError", "python-exception"),
+        ("/v/site-packages/triton/runtime/bot.py", "triton.runtime.errors.OutOfResources", "triton-resources"),
+    ],
+)
+def test_a_class_of_the_programs_own_module_means_what_the_program_says(file: str, type_: str, cause: str) -> None:
+    said = "out of resource: shared memory, Required: 147456, Hardware limit: 101376. Reducing block sizes may help."
+    raised = f'  File "{file}", line 3, in step\n    raise {type_.rpartition(".")[2]}(what)\n{type_}: {said}\n'
+    assert answer(HERE.format(8) + raised)[1] == cause

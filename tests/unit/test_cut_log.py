@@ -615,6 +615,12 @@ def test_a_traceback_without_its_end_says_nothing_but_where(above: str, cause: s
             "nccl-network",
         ),
         ("OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 0.0, reducing to 0.0", "nan-divergence"),
+        ("NVRM: The GPU has\nNVRM: fallen off the bus and is not responding to commands.", "gpu-hardware"),
+        (f"{UPPER}RuntimeError: Only one usage of each socket address is normally permitted.", "port-in-use"),
+        ("Collectives differ in the following aspects: \tTensor shapes: 22vs 13", "collective-mismatch"),
+        ("torch._dynamo.exc.Unsupported: Unsupported method call", "compile-failure"),
+        ("*** Error in `python': malloc(): smallbin double linked list corrupted: 0x7f ***", "native-abort"),
+        (f"{UPPER}RuntimeError: Permission denied", "permission-denied"),
         ("amdgpu 0000:c6:00.0: amdgpu: VM_L2_PROTECTION_FAULT_STATUS:0x00341051", "illegal-memory-access"),
     ],
 )

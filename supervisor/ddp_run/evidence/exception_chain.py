@@ -115,6 +115,15 @@ def is_own(exception: ExceptionInfo) -> bool:
     return says_nothing and raised and bool(frames) and not is_library(frames[-1][0])
 
 
+def is_of_program(exception: ExceptionInfo) -> bool:
+    """Whether the program defines its class, beside the code that raised it: a library's words mean something else
+    there, whatever module and class are called."""
+    frames, package = _frames(exception.traceback), exception.type.partition(".")[0]
+    if "." not in exception.type or not frames or is_library(frames[-1][0]):
+        return False
+    return f"/{package}/" in frames[-1][0] or frames[-1][0].endswith(f"/{package}.py")
+
+
 def begins_in_function(exception: ExceptionInfo) -> bool:
     """Whether its traceback begins in a function of the program, or of what runs parts of it: that caught it."""
     file, function = _outermost(exception)

@@ -16,6 +16,7 @@ from ddp_run.evidence.exception_chain import (
     caught_by_program,
     chain,
     dealt_with,
+    is_of_program,
     is_own,
     origin_of,
     raised_by_handler,
@@ -237,7 +238,7 @@ def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
     if (raised := death.exception) is None:
         return None
     for link in chain(raised):
-        if dealt_with(link, raised):
+        if dealt_with(link, raised) or is_of_program(link):
             continue
         name = link.type.rpartition(".")[2]
         said = f"{link.type}: {link.message}" if link.message else link.type

@@ -151,7 +151,8 @@ def _got_past(printed: Printed, later: Printed, went_on: WentOn) -> bool:
 
 def _is_launchers(info: ExceptionInfo) -> bool:
     name = info.type.rpartition(".")[2]
-    if name in _AGENTS or says_a_launcher(info.message):
+    of_agent = name in _AGENTS and (name == info.type or info.type.startswith("torch"))
+    if of_agent or says_a_launcher(info.message):
         return True
     if name == "CalledProcessError" and _LAUNCHER.search(info.traceback):
         return True

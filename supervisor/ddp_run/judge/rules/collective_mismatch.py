@@ -38,7 +38,10 @@ _ADVICE = (
     "export TORCH_DISTRIBUTED_DEBUG=DETAIL   # torch then compares every collective (not with Gloo and DDP together)",
     "grep -rnE 'drop_last|get_rank\\(\\)' --include='*.py' .   # shorter last batch, or an if on the rank?",
 )
-SYMPTOMS = (like(r"Detected mismatch between collectives on ranks\. Rank \d"),)
+SYMPTOMS = (
+    like(r"Detected mismatch between collectives on ranks\. Rank \d"),
+    Sign("Collectives differ in the following aspects:"),
+)
 _DIFFERENT = "; ranks likely called different collectives"
 _WRONG_SIZE = f"{{who}} received data of the wrong size from a peer{{: {{got}} bytes, expected {{wanted}}}}{_DIFFERENT}"
 _DETECTED = like(

@@ -130,6 +130,7 @@ _WHEELS = (
     like(r"Failed to build installable wheels[^\n]{0,100}"),
 )
 SIGNS = (*_SAID, *_WHEELS)
+SYMPTOMS = (Sign("torch._dynamo.exc.Unsupported: "),)
 _FIRST_ERROR = re.compile(r"(?:\bfatal )?\berror: (?!subprocess|command)|^nvcc fatal|: error #?\d*: ")
 
 

@@ -88,6 +88,7 @@ _SAID = (
     *_LIKELY,
 )
 SIGNS = (XID, *_SAID)
+SYMPTOMS = (like(r"NVRM: [^\n]{0,120}\bfallen off the bus\b"),)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:

@@ -40,7 +40,7 @@ SIGNS = meaning(
     like(r"specifies invalid or unsupported gpu id (?P<device>\d{1,6})"),  # Triton's server
     like(r"No slot '(?P<device>\d{1,6})' specified on host '"),  # DeepSpeed
     like(r"Invalid device argument\s*:? ?(?P<device>\d+)?"),
-    like(r"You requested gpu: [^\n]{1,200}\n? *But your machine only has: "),  # Lightning
+    like(r"You requested (?:gpu|GPUs): [^\n]{1,200}\n? *But your machine only has: "),  # Lightning
     Sign("[Error]: Invalid device ID."),  # Ascend's
     like(r"NotEnoughCUDADevices\(\"?`num_shard` is \d{1,6} but only \d{1,6} "),  # TGI's launcher
     like(r"World size \(\d{1,9}\) is larger than the number of available GPUs \(\d{1,6}\)"),  # vLLM

@@ -33,6 +33,7 @@ SYMPTOMS = (
         "n", r"(?im)(?:^[^\n]{0,400}?\b(?:loss|grad(?:ient)?[_ ]?norm)\b\W{1,4}nan\b[^\n]{0,400}(?:\n|\Z)){3}"
     ),  # on line after line
     like(r"Attempted loss scale: 0\.0,"),  # DeepSpeed's: it can't go lower
+    like(r"overflow detected, setting loss scale to: 0\.\d"),  # fairseq's
 )
 _NOT_FINITE = r"`?(?:nans?|infs?|infinite|infinity|infinities|non-?finite|not finite)\b`?"
 _OF_TRAINING = r"(?:\w{1,40}_)?(?:loss(?:es)?|grad(?:ient)?s?(?:[ _]norm)?)"

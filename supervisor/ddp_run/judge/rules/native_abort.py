@@ -49,6 +49,8 @@ _LAST_WORDS = (
     like(r"(?P<what>\*\*\* .{1,80} detected \*\*\*: terminated)"),
 )
 SIGNS: tuple[Sign, ...] = (*_WHAT, *_LAST_WORDS)
+SYMPTOMS = (like(r"\*\*\* Error in `[^'\n]{1,200}': (?:malloc|free|realloc|calloc|double free|corrupted|munmap)"),)
+"""glibc's before 2.26."""
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:

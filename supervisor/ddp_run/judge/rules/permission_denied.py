@@ -38,6 +38,7 @@ _RAISED: tuple[Sign, ...] = (
     # a message of the program, not of the system
     like(r"^(?:\w+\.)*PermissionError(?!: Caught \w+ in )", ("PermissionError",), likely=True),
     _SCRIPT,
+    like(r"^RuntimeError: Permission denied$", ("RuntimeError",), likely=True),
     like(r"Permission denied \(os error 13\)"),
     like(r"on fopen: Permission denied, file path: (?P<path>\S+)"),  # torch
     like(r"failed to open directory (?P<path>\S{1,1000}): Permission denied"),  # Triton's server

@@ -37,7 +37,7 @@ SIGNS = meaning(
     like(r"is trying to use a port number \d{1,5} that is used"),  # Ray
     *("Cannot find empty port in range", "Could not find open port after "),  # gradio
     *(", but another process is utilizing it", "The IP address and port have been bound already"),
-    *("[Errno 98]", "[Errno 10048]", "[WinError 10048]"),
+    *("Only one usage of each socket address", "[Errno 98]", "[Errno 10048]", "[WinError 10048]"),
     like(r"errno: 98\b"),
 )
 _ANOTHER = "ddp-run --rdzv-endpoint=HOST:29401 …   # the same on all nodes: a free port of one of them"
