@@ -40,6 +40,21 @@ FAILS = (
     "open(sys.argv[1], 'w').write(repr(time.time()))\n"
     "raise ValueError('fault')\n"
 )
+# Rank 1 dies in the first attempt, after an all_reduce; rank 0 writes when the next attempt has done one.
+RETRIED = (
+    "import os, sys, time\n"
+    "import torch, torch.distributed as dist\n"
+    "dist.init_process_group('gloo')\n"
+    "dist.all_reduce(torch.ones(1))\n"
+    "again = os.path.exists(sys.argv[1])\n"
+    "dist.barrier()\n"
+    "if again and os.environ['RANK'] == '0': open(sys.argv[2], 'w').write(repr(time.time()))\n"
+    "if not again and os.environ['RANK'] == '1':\n"
+    "    open(sys.argv[1], 'w').write(repr(time.time()))\n"
+    "    os._exit(9)\n"
+    "if not again: time.sleep(300)\n"
+    "dist.destroy_process_group()\n"
+)
 IDLE = "import time\ntime.sleep(300)\n"
 
 
@@ -112,6 +127,21 @@ def failure_to_exit(kind: str) -> Callable[[Path, str], float]:
     return measure
 
 
+def crash_to_all_reduce(ranks: int) -> Callable[[Path, str], float]:
+    """Seconds from a rank's death to the first all_reduce of the next attempt; ddp-run waits 1 to 1.5 s in between."""
+
+    def measure(folder: Path, launcher: str) -> float:
+        died, again = folder / "died", folder / "again"
+        died.unlink(missing_ok=True)
+        options = {"ddp-run": ["--warm", "--max-retries", "1"], "torchrun": ["--max-restarts", "1"]}[launcher]
+        # Without this variable most of torchrun's restarts fail: the ranks find the addresses of those before.
+        words: list[str | Path] = ["env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", BIN / launcher, *options]
+        run([*words, "--nproc-per-node", str(ranks), script(folder, RETRIED), died, again], folder)
+        return float(again.read_text()) - float(died.read_text())
+
+    return measure
+
+
 MEASURES: dict[str, tuple[str, Callable[[Path, str], float]]] = {
     "hello": ("2 ranks, hello, start to end", whole_job(HELLO)),
     "gloo": ("2 ranks, gloo all_reduce, start to end", whole_job(GLOO)),
@@ -121,6 +151,8 @@ MEASURES: dict[str, tuple[str, Callable[[Path, str], float]]] = {
     "gloo-8": ("8 ranks, gloo all_reduce, start to end", whole_job(GLOO, 8)),
     "warm-hello-8": ("8 ranks, hello, --warm, start to end", whole_job(HELLO, 8, ["--warm"])),
     "warm-gloo-8": ("8 ranks, gloo all_reduce, --warm, start to end", whole_job(GLOO, 8, ["--warm"])),
+    "warm-retry": ("2 ranks, death to the next attempt's all_reduce, --warm", crash_to_all_reduce(2)),
+    "warm-retry-8": ("8 ranks, death to the next attempt's all_reduce, --warm", crash_to_all_reduce(8)),
     "nodes": ("2 nodes of 1 rank, gloo all_reduce, start to end", two_nodes(GLOO)),
     "nodes-c10d": ("the same, c10d", two_nodes(GLOO, c10d=True)),
     "failure": ("failing line to exit", failure_to_exit("plain")),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
 from ddp_run.values.process_table import children, command_lines
 from tests.waiting import limit, wait_until
 
-from .conftest import Launcher, Outcome
+from .conftest import Launcher, Outcome, Running, assert_replay_agrees
 
 GLOO = """
 import os, sys
@@ -88,6 +89,78 @@ def test_the_agent_restarts_ranks_from_the_same_process(ddp: Launcher) -> None:
     outcome = ddp("--warm", "--nproc-per-node=2", "--max-restarts=1", program)
     assert outcome.code == 0, outcome.stderr
     assert _said(outcome) == []
+
+
+# The first time, rank 0 dies. Then it prints since when its agent runs (proc(5): clock ticks since the boot).
+DIES_ONCE = """
+import os
+agent = os.getsid(os.getppid())
+print("agent", agent, open(f"/proc/{agent}/stat").read().rpartition(")")[2].split()[19], flush=True)
+if not os.path.exists("died"):
+    open("died", "w").close()
+    os.kill(os.getpid(), 9)
+"""
+
+
+def _ahead(running: Running) -> list[int]:
+    """The agent that gets ready while the run waits for its next attempt, and what ranks will be forked from."""
+    running.wait_for("AttemptEnded")
+
+    def found() -> list[int]:
+        below = children(running.process.pid)
+        agents = [pid for pid in below if any(b"DDP_RUN_GATE=" in line for line in _environ(pid))]
+        return [*agents, *children(agents[0])] if agents and children(agents[0]) else []
+
+    return wait_until(found, running.console)
+
+
+def _environ(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def test_the_next_attempt_gets_ready_while_the_run_waits_for_it(ddp: Launcher) -> None:
+    outcome = ddp("--warm", "--nproc-per-node=1", "--max-retries=1", ddp.script(DIES_ONCE))
+    assert outcome.code == 0, outcome.stderr
+    assert _said(outcome) == []
+    _first, pid = (event["pid"] for event in outcome.named("AgentStarted"))
+    name, agent, ticks = (outcome.folder / "attempt_1/rank_0/stdout.log").read_text().split()  # type: ignore[operator]
+    assert (name, int(agent)) == ("agent", pid)
+    due = outcome.named("AttemptStarted")[1]["at"] / 1e9
+    assert int(ticks) / os.sysconf("SC_CLK_TCK") < due - 0.5, "the wait is at least a second"
+
+
+@pytest.mark.slow_system
+@pytest.mark.parametrize("victim", ["server", "agent"])
+def test_an_attempt_starts_without_what_got_ready_for_it(ddp: Launcher, victim: str) -> None:
+    running = ddp.start("--warm", "--nproc-per-node=1", "--max-retries=1", ddp.script(DIES_ONCE))
+    agent, server = _ahead(running)
+    os.kill(server if victim == "server" else agent, signal.SIGKILL)
+    outcome = running.wait()
+    running.assert_nothing_left()
+    assert outcome.code == 0, outcome.stderr
+    started = [event["pid"] for event in outcome.named("AgentStarted")]
+    assert (agent == started[1]) == (victim == "server")
+    said = "rank 0: not warm: the process that has torch doesn't answer: it has ended"
+    assert _said(outcome) == ([said] if victim == "server" else [])
+
+
+@pytest.mark.slow_system
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_of_an_attempt_that_does_not_come(ddp: Launcher, signum: signal.Signals) -> None:
+    running = ddp.start("--warm", "--nproc-per-node=1", "--max-retries=1", ddp.script(DIES_ONCE))
+    ahead = _ahead(running)
+    running.signal(signum)
+    outcome = running.wait()
+    running.assert_nothing_left()
+    wait_until(lambda: not command_lines(ahead), lambda: str(command_lines(ahead)))
+    assert outcome.code == (143 if signum == signal.SIGTERM else -signal.SIGKILL)
+    assert len(outcome.named("AttemptStarted")) == 1
+    if signum == signal.SIGTERM:
+        assert [path.name for path in outcome.folder.glob("attempt_*")] == ["attempt_0"]  # type: ignore[union-attr]
+        assert_replay_agrees(outcome)
 
 
 COLD: dict[str, tuple[list[str], dict[str, str], str, str]] = {

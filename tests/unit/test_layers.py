@@ -80,7 +80,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "rich": ("commands.watch", "tell.watch_frame"),
     "jinja2": ("tell.page.rendering",),
     "markupsafe": ("tell.page.rendering",),
-    "tenacity": ("supervise.job",),
+    "tenacity": ("supervise.job", "supervise.retries"),
     "psutil": ("plan.net",),
     "torch": (
         "agent",

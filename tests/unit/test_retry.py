@@ -12,7 +12,7 @@ from ddp_run.evidence.model import Phase
 from ddp_run.judge.retry import Decision, decide, ended, not_started
 from ddp_run.judge.verdict import FirstFailure, Outcome, Retry, Verdict
 from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, PeerFailed, Rank, SignalReceived
-from ddp_run.supervise.job import back_off
+from ddp_run.supervise.retries import back_off
 
 
 def verdict(outcome: Outcome = "failed", cause: str | None = "peer-died", helps: bool = True) -> Verdict:

@@ -20,6 +20,7 @@ from typing import Any, final
 
 _RANK_PROGRAM = str(Path(__file__).parents[1] / "rank" / "__main__.py")
 _AGENT_VARIABLE, _BOOT_VARIABLE, _SERVER_VARIABLE = "DDP_RUN_AGENT", "DDP_RUN_BOOT", "DDP_RUN_SERVE"
+_GATE_VARIABLE = "DDP_RUN_GATE"
 _ANSWER_S = 1.0
 """The server answers within milliseconds, but may be stopped, or the host may swap: then a rank counts as running."""
 _LOOK_S = 0.01
@@ -185,7 +186,8 @@ def _start_ranks_with(server: Server) -> None:
 
 
 def main() -> None:
-    """Start the server, then be torch's agent."""
+    """Start the server, then be torch's agent; started ahead of its time, wait for that in between."""
+    gate = os.environ.pop(_GATE_VARIABLE, None)
     wishes: dict[str, Any] = json.loads(os.environ.get(_AGENT_VARIABLE, "{}"))
     environ = {**os.environ, **wishes.get("by_torch", {})}
     environ.pop(_AGENT_VARIABLE, None)
@@ -193,6 +195,10 @@ def main() -> None:
     from torch.distributed import run
 
     _start_ranks_with(server)
+    if gate is not None:
+        if not os.read(int(gate), 1):  # there is no next attempt; the server ends with this process
+            os._exit(0)
+        os.close(int(gate))
     sys.argv[0] = run.__file__
     run.main()
 

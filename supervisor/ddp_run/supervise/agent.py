@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
@@ -17,29 +19,68 @@ from ddp_run.settings.options import Options
 from ddp_run.supervise import open_files
 from ddp_run.supervise.inbox import Inbox
 from ddp_run.values import terminal
-from ddp_run.values.helper_process import die_with_parent
+from ddp_run.values.helper_process import HelperProcess, HelperProcesses, die_with_parent, reap
 from ddp_run.values.private_files import open_private
 
 if TYPE_CHECKING:
     from ddp_run.evidence.log_tail import GrowingLog
 
 
+_GATE = "DDP_RUN_GATE"
+"""For `ddp_run.agent.warm`: the descriptor that says when to begin."""
+
+
 @final
 class Agent:
     """The process, and its log."""
 
-    def __init__(self, folder: Path) -> None:
-        """`folder`: the attempt's, for the agent's output."""
+    def __init__(self, folder: Path, helpers: HelperProcesses) -> None:
+        """`folder`: the attempt's, for the agent's output. `helpers`: the run's."""
         self._log = folder / file_names.AGENT_LOG
+        self._helpers = helpers
+        self._ahead: HelperProcess | None = None
+        """Started, but waiting for `start`: not the job's yet."""
         self._read: GrowingLog | None = None
         self.pid: int | None = None
         """None before its start and once it has been reaped."""
 
+    def get_ready(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+        """Start it ahead: it imports all that it needs, then waits for `start`. Raises OSError. Only with `--warm`."""
+        ours, its = socket.socketpair()
+        with ours, its:
+            pid = self._spawn(argv, {**environ, _GATE: str(its.fileno())}, [its.fileno()])
+            self._ahead = HelperProcess(pid, os.dup(ours.fileno()), os.dup(ours.fileno()))
+        self._helpers.add(self._ahead)
+
     def start(self, argv: Sequence[str], environ: Mapping[str, str]) -> int:
-        """Start it in its own session. Returns its pid. Raises OSError.
+        """Start it. Returns its pid. Raises OSError. The words are those that `get_ready` got.
 
         Only `ddp_run.supervise.loop.reap` may wait for it; anyone else would race for its exit code.
         """
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.tell(b"s"):
+            self._helpers.remove(ahead)
+            self.pid = ahead.pid
+        else:
+            self.pid = self._spawn(argv, environ)
+        if ahead is not None:
+            ahead.close()
+        return self.pid
+
+    def give_up(self) -> None:
+        """End what `get_ready` started, and remove its log: there will be no such attempt."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return
+        ahead.close()
+        if not ahead.reaped:
+            os.killpg(ahead.pid, signal.SIGKILL)  # not reaped, so the number is still its own
+            if reap(ahead.pid):
+                self._helpers.reaped(ahead.pid)
+        self._log.unlink(missing_ok=True)
+
+    def _spawn(self, argv: Sequence[str], environ: Mapping[str, str], keep: Collection[int] = ()) -> int:
+        """Start the program in its own session. `keep`: descriptors that it gets."""
         follow = die_with_parent()
 
         def in_child() -> None:
@@ -53,10 +94,10 @@ class Agent:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                pass_fds=keep,
                 preexec_fn=in_child,  # noqa: PLW1509  # this process has one thread
             )
         process.returncode = 0  # the Popen object may go, the process stays
-        self.pid = process.pid
         return process.pid
 
     def has_reported(self) -> bool:

@@ -10,6 +10,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import assert_never, final
 
 from ddp_run.plan.launch_plan import agent_argv, agent_needed, local_restarts
@@ -63,13 +64,19 @@ _NEXT_RULE_S = 0.02
 class Attempt:
     """Starts an agent and stays with it to its end."""
 
-    def __init__(self, run: Run, number: int) -> None:
-        """Raises OSError if its folder can't be made."""
+    def __init__(self, run: Run, number: int, *, port: int | None, instead: int | None, backend: str | None) -> None:
+        """`port`: the master port, `instead`: the one to use in place of the user's, `backend`: as in `agent_environ`.
+
+        Raises OSError if its folder can't be made.
+        """
         plan, options = run.plan, run.plan.options
         self.number = number
         self._run = run
         self._folder = run.folder.attempt_folder(number)
-        self._agent = Agent(self._folder)
+        self._port = port
+        self._argv = agent_argv(plan, folder=self._folder, port=instead)
+        self._environ = agent_environ(plan, run.environ, run.folder, run.inbox, number, backend)
+        self._agent = Agent(self._folder, run.helpers)
         self._machine = AttemptMachine(options.grace_s, local_restarts(options), plan.agent_signals, agent_needed(plan))
         self._ranks = Ranks(number, run.loop, self._read_inbox, self._on_rank_end)
         self._tailer = run.stack.enter_context(Tailer())
@@ -84,19 +91,26 @@ class Attempt:
         self._rules: Iterator[str] | None = None
         """Loads one rule per step."""
 
-    def start(self, *, port: int | None, instead: int | None, backend: str | None) -> None:
-        """Start the agent. Raises OSError.
+    def get_ready(self) -> None:
+        """Start the agent ahead, with `--warm`, so that it starts its ranks at once when it's due. Raises OSError."""
+        self._agent.get_ready(self._argv, self._environ)
 
-        `port`: the master port, `instead`: the one to use in place of the user's, `backend`: as in `agent_environ`.
-        """
+    def give_up(self) -> None:
+        """There will be no such attempt, so leave nothing of it."""
+        self._agent.give_up()
+        with suppress(OSError):
+            self._folder.rmdir()
+
+    def start(self) -> None:
+        """Start the agent. Raises OSError."""
         run = self._run
-        argv = agent_argv(run.plan, folder=self._folder, port=instead)
-        run.emit(AttemptStarted(now(), self.number, redact_words(argv), port))
-        environ = agent_environ(run.plan, run.environ, run.folder, run.inbox, self.number, backend)
-        self._put(AgentStarted(now(), self._agent.start(argv, environ)))
+        run.emit(AttemptStarted(now(), self.number, redact_words(self._argv), self._port))
+        self._put(AgentStarted(now(), self._agent.start(self._argv, self._environ)))
         from ddp_run.supervise.attempt_watch import AttemptWatch
 
-        self._watch = AttemptWatch(run, self._put, self._ranks, self._folder, environ, lambda: self._machine.is_running)
+        self._watch = AttemptWatch(
+            run, self._put, self._ranks, self._folder, self._environ, lambda: self._machine.is_running
+        )
         run.loop.watch(run.inbox.fileno(), self._read_inbox)
         run.loop.set_timer(_LOOK_FOR_RANKS_S, self._look_for_ranks)
         run.loop.set_timer(_LOAD_CATALOGUE_S, self._load_a_rule)

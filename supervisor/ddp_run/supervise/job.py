@@ -34,14 +34,13 @@ from ddp_run.supervise.attempt import Attempt
 from ddp_run.supervise.children import BroughtAlong, become_subreaper, kill_everything_below
 from ddp_run.supervise.inbox import Inbox, clear_stale
 from ddp_run.supervise.loop import Loop
-from ddp_run.supervise.retries import Outcome, Retries
+from ddp_run.supervise.retries import Outcome, Retries, back_off
 from ddp_run.supervise.run import HANDLED_SIGNALS, Run
 from ddp_run.tell.output import BETWEEN_ATTEMPTS_S, last_words
 from ddp_run.values.redaction import redact_words
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
-    from tenacity.wait import wait_base
 
     from ddp_run.supervise.last_page import PageMaker
 
@@ -107,6 +106,8 @@ class _Job:
         self._retries = Retries(run.plan, lambda: run.nodes is not None)
         self._waiting: Attempt | None = None
         """The first attempt, started and not served yet."""
+        self._next: Attempt | None = None
+        """Gets ready while the run waits for it to be due."""
         self._running: Attempt | None = None
         self._last: Outcome | None = None
         """How the attempt before ended."""
@@ -138,6 +139,8 @@ class _Job:
             before_sleep=self._announce_retry,
         )
         outcome: Outcome = attempts(self._attempt)
+        if self._next is not None:
+            self._next.give_up()
         if self._run.nodes is not None and self._run.nodes.is_left_out:
             self._run.output.say(outcome.decision.reason, level="warning")
             outcome = self._await_part() or outcome
@@ -175,15 +178,17 @@ class _Job:
 
     def _start_attempt(self) -> Attempt:
         """Start the next attempt's agent. Raises OSError."""
-        retries = self._retries
         if self._page is not None:
             self._page.give_up()
-        attempt = Attempt(self._run, retries.started)
-        instead = retries.choose_port()
-        attempt.start(port=retries.port, instead=instead, backend=retries.backend)
-        retries.started += 1
+        attempt, self._next = self._next or self._another_attempt(), None
+        attempt.start()
+        self._retries.started += 1
         self._count_memory()
         return attempt
+
+    def _another_attempt(self) -> Attempt:
+        retries, instead = self._retries, self._retries.choose_port()
+        return Attempt(self._run, retries.started, port=retries.port, instead=instead, backend=retries.backend)
 
     def _not_started(self, last: Outcome, error: OSError) -> Outcome:
         """The next attempt couldn't be started, so the run ends like its last one."""
@@ -258,8 +263,12 @@ class _Job:
         )
 
     def _pause(self, seconds: float) -> None:
-        """Serve the loop until the next attempt is due."""
+        """Serve the loop until the next attempt is due; meanwhile, its agent may get ready."""
         deadline = time.monotonic() + seconds
+        if self._run.plan.options.warm and not self._is_ending:
+            with suppress(OSError):  # it starts when it's due, then, or can't and says so
+                self._next = self._another_attempt()
+                self._next.get_ready()
         while (remaining := deadline - time.monotonic()) > 0 and not self._is_ending:
             self._run.serve(remaining)
 
@@ -318,13 +327,6 @@ class _Job:
         from ddp_run.tell.teller import Restarts
 
         run.sinks.append(Restarts(run.folder.path, run.journal.events, run.output).tell)
-
-
-def back_off() -> wait_base:
-    """Seconds between attempts: 1, 2, 4 … 60, plus up to half a second so that a host's jobs don't start together."""
-    from tenacity import wait_exponential, wait_random
-
-    return wait_exponential(multiplier=1, min=1, max=60) + wait_random(0, 0.5)
 
 
 def _run_started(run: Run, argv: Sequence[str]) -> RunStarted:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, final
 from ddp_run.plan.launch_plan import LaunchPlan
 
 if TYPE_CHECKING:
+    from tenacity.wait import wait_base
+
     from ddp_run.judge.retry import Decision
     from ddp_run.judge.verdict import Verdict
 
@@ -120,3 +122,10 @@ class Retries:
             if port not in self._used_ports and port_is_free(port, ip):
                 return port
         return free_port(ip, avoid=self._used_ports)
+
+
+def back_off() -> wait_base:
+    """Seconds between attempts: 1, 2, 4 … 60, plus up to half a second so that a host's jobs don't start together."""
+    from tenacity import wait_exponential, wait_random
+
+    return wait_exponential(multiplier=1, min=1, max=60) + wait_random(0, 0.5)

@@ -122,6 +122,10 @@ class HelperProcesses:
             on_end()
         return True
 
+    def remove(self, process: HelperProcess) -> None:
+        """Take it for a part of the job from now on."""
+        self._by_pid.pop(process.pid, None)
+
     @property
     def pids(self) -> Set[int]:
         """Their pids: below ddp-run, but not part of the job."""
