@@ -16,6 +16,7 @@ from .conftest import Launcher, Outcome, Running, assert_replay_agrees
 GLOO = """
 import os, sys
 before = "torch" in sys.modules
+os.environ["KMP_" + "INIT_AT_FORK"] = "FALSE"  # as scikit-learn does: nothing that torch has loaded reads it
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(1))

@@ -209,6 +209,8 @@ class Held:
     def _compare(self) -> None:
         then, now = self._environ, dict(os.environ)
         changed = [name for name in {*then, *now} if then.get(name) != now.get(name) and self._read.fullmatch(name)]
+        if any(map(_of_kmp, changed)) and not _has_kmp():
+            changed = [name for name in changed if not _of_kmp(name)]
         if changed and self.note is not None:
             self.note("its program sets %s too late for --warm: torch is imported already" % ", ".join(sorted(changed)))
 
@@ -227,6 +229,16 @@ class _Given:
     def exec_module(self, module: "ModuleType") -> None:
         module.__spec__ = self._spec
         self._held.give(module.__name__)
+
+
+def _of_kmp(name: str) -> bool:
+    """Whether only Intel's and LLVM's OpenMP read the variable; scikit-learn sets two, in case one comes later."""
+    return name.startswith("KMP_")
+
+
+def _has_kmp() -> bool:
+    with open("/proc/self/maps") as maps:
+        return any("/libiomp5." in line or "/libomp." in line or "/libomp-" in line for line in maps)
 
 
 def _package(name: str) -> str:
