@@ -83,7 +83,8 @@ if "torch.distributed.run" in sys.orig_argv: resource.setrlimit(resource.RLIMIT_
 def test_an_agent_that_ends_at_once_is_judged_by_its_log(ddp: Launcher) -> None:
     (ddp.cwd / "site").mkdir()
     (ddp.cwd / "site" / "sitecustomize.py").write_text(AGENT_WITHOUT_DESCRIPTORS)
-    outcome = ddp("--max-retries", 2, ddp.script("print('hello')"), env={"PYTHONPATH": str(ddp.cwd / "site")})
+    environ = {"PYTHONPATH": str(ddp.cwd / "site"), "DDP_RUN_WARM": ""}  # Python couldn't open the agent of --warm
+    outcome = ddp("--max-retries", 2, ddp.script("print('hello')"), env=environ)
     assert [event["code"] for event in outcome.named("AgentExited")] == [1], "no retry can help"
     assert (outcome.code, outcome.verdict["cause"]) == (1, "too-many-open-files"), outcome.stderr
     assert outcome.verdict["title"] == "torch's agent reached its limit of open files (ulimit -n)"

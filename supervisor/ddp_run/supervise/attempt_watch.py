@@ -97,7 +97,7 @@ class AttemptWatch:
         """A rank has ended with 0. The others may still need the first one, so keep where it stood."""
         if self._observer is not None:
             if not any(process.exited_clean for process in self._ranks.latest if process.event.rank != rank):
-                self.note_progress()
+                self.note_progress(rank)
             self._observer.boards.forget(rank)
 
     @property
@@ -157,10 +157,15 @@ class AttemptWatch:
         """The known paths of the ranks' system calls."""
         return self._observer.paths.known if self._observer is not None else {}
 
-    def note_progress(self) -> None:
-        """Record where the ranks stand now."""
+    def note_progress(self, leaving: Rank | None = None) -> None:
+        """Record where the ranks stand now. `leaving`: one that has just ended with 0."""
+        if self._observer is None:
+            return
+        boards = self._observer.boards
         try:
-            progress = self._observer.boards.progress(now()) if self._observer is not None else None
+            # with --warm they may be over before the first look
+            boards.open([each.event for each in self._ranks if not each.exited_clean or each.event.rank == leaving])
+            progress = boards.progress(now())
         except (OSError, ValueError):
             return
         if progress is not None:
