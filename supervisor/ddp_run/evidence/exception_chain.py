@@ -115,15 +115,6 @@ def is_own(exception: ExceptionInfo) -> bool:
     return says_nothing and raised and bool(frames) and not is_library(frames[-1][0])
 
 
-def is_of_program(exception: ExceptionInfo) -> bool:
-    """Whether the program defines its class, beside the code that raised it: a library's words mean something else
-    there, whatever module and class are called."""
-    frames, package = _frames(exception.traceback), exception.type.partition(".")[0]
-    if "." not in exception.type or not frames or is_library(frames[-1][0]):
-        return False
-    return f"/{package}/" in frames[-1][0] or frames[-1][0].endswith(f"/{package}.py")
-
-
 def begins_in_function(exception: ExceptionInfo) -> bool:
     """Whether its traceback begins in a function of the program, or of what runs parts of it: that caught it."""
     file, function = _outermost(exception)
@@ -177,16 +168,28 @@ def raised_by_handler(exception: ExceptionInfo) -> bool:
     return _raised_while_handling(exception) and bool(frames) and not is_library(frames[-1])
 
 
-def caught_by_program(link: ExceptionInfo, exception: ExceptionInfo) -> bool:
-    """Whether the program's own code was handling `link` when `exception` was raised: its traceback begins there."""
+def may_be_handled(link: ExceptionInfo, exception: ExceptionInfo) -> bool:
+    """Whether the program's own code was handling `link` when `exception` was raised: one begins, or ends, there."""
     file, function = _outermost(link)
-    return _raised_while_handling(exception) and function is not None and not is_library(file)
+    caught = _raised_while_handling(exception) and function is not None and not is_library(file)
+    return caught or raised_by_handler(exception)
 
 
 def _raised_while_handling(exception: ExceptionInfo) -> bool:
     """Whether it was raised during the handling of another, not from it."""
     links = CHAIN.findall(exception.traceback)
     return bool(links) and not links[-1].startswith(DIRECT)
+
+
+def is_no_cause(link: ExceptionInfo, exception: ExceptionInfo) -> bool:
+    """Whether what `link` says does not explain the end: the program dealt with it, or defines its class.
+
+    A library's words mean something else in the program's own class, whatever module and class are called.
+    """
+    frames, package = _frames(link.traceback), link.type.partition(".")[0]
+    raised_in = frames[-1][0] if "." in link.type and frames and not is_library(frames[-1][0]) else ""
+    is_the_programs = f"/{package}/" in raised_in or raised_in.endswith(f"/{package}.py")
+    return is_the_programs or dealt_with(link, exception)
 
 
 def dealt_with(link: ExceptionInfo, exception: ExceptionInfo) -> bool:

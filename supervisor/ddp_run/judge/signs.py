@@ -12,16 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from re import Match, Pattern
 
-from ddp_run.evidence.exception_chain import (
-    caught_by_program,
-    chain,
-    dealt_with,
-    is_of_program,
-    is_own,
-    origin_of,
-    raised_by_handler,
-    statement,
-)
+from ddp_run.evidence.exception_chain import chain, is_no_cause, is_own, may_be_handled, origin_of, statement
 from ddp_run.evidence.literals import longest
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.evidence.traceback_text import line_of
@@ -238,14 +229,14 @@ def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
     if (raised := death.exception) is None:
         return None
     for link in chain(raised):
-        if dealt_with(link, raised) or is_of_program(link):
+        if is_no_cause(link, raised):
             continue
         name = link.type.rpartition(".")[2]
         said = f"{link.type}: {link.message}" if link.message else link.type
         for sign in signs:  # a KeyError's message is a key
             match = sign.search(said) if name in sign.types or not (sign.types or name == "KeyError") else None
             if match is not None:
-                survived = link.type != raised.type and (raised_by_handler(raised) or caught_by_program(link, raised))
+                survived = link.type != raised.type and may_be_handled(link, raised)
                 sure: Confidence = "likely" if survived or is_own(link) else "certain"
                 return Hit(sign, match, _quote(death.stderr, link, match), origin_of(link, raised), sure)
     return None
