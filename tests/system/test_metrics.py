@@ -134,7 +134,7 @@ def test_signals_to_all_processes_are_survived(ddp: Launcher) -> None:
     running.pids(1)
     wait_until(path.exists, "the file")
     children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children").read_text().split()
-    (writer,) = [pid for pid in children if b"metrics.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    (writer,) = [pid for pid in children if b"beside.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     for pid in (int(writer), running.process.pid):
         os.kill(pid, signal.SIGTERM)
     code = running.wait().code

@@ -107,7 +107,7 @@ def test_a_line_says_how_the_job_gets_on(ddp: Launcher) -> None:
         with suppress(BlockingIOError):
             seen += os.read(leader, 1 << 20)
     assert done.returncode == 0
-    assert re.search(rb"ddp-run: 2 ranks, step \d+, 1\d(\.\d+)? steps/s\r", seen), seen
+    assert re.search(rb"ddp-run: 2 ranks, step \d+, 1\d(\.\d+)? steps/s(?:, slowest: rank \d \([^\r]*)?\r", seen), seen
     lines = [line.rsplit(b"\r", 1)[-1].removeprefix(b"\x1b[K") for line in seen.split(b"\r\n")]
     assert all(re.fullmatch(rb"(\[rank(0|1|0-1)\]: loss \d+)?", line) for line in lines), lines
     logs = (ddp.cwd / "ddp-run-logs" / "latest" / "attempt_0").rglob("*.log")
