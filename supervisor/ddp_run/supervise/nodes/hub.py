@@ -225,6 +225,7 @@ class Hub(Side):
             self._wait_for_missing(moment)
         self._compare_when_known()
         self.others.look()
+        question = self.others.question
         self._listener.look(moment)
         again_s = messages.BEAT_S
         for node in [*self._nodes.values()]:
@@ -238,7 +239,7 @@ class Hub(Side):
                 self._links.pop(node.link, None)
                 self._lose(node, f"was lost: {why}")
             else:
-                node.ping(self._pings, self.others.question)
+                node.ping(self._pings, question)
                 again_s = min(again_s, node.link.heard_at + messages.LOST_S - moment)
         self._ears.loop.set_timer(max(again_s, SOON_S), self._look, lasting=True)
 
