@@ -16,7 +16,10 @@ HOOKS = (
     *("--on-failure", 'test -s "$DDP_RUN_VERDICT"; echo failure $DDP_RUN_CAUSE rank $DDP_RUN_RANK verdict $?; exit 9'),
     *(
         "--on-end",
-        "for pid in $(cat /proc/$PPID/task/*/children); do tr '\\0' ' ' < /proc/$pid/cmdline; done > below"
+        # a keeper that was told to end may take a moment for that
+        "for try in $(seq 50); do"
+        " for pid in $(cat /proc/$PPID/task/*/children); do tr '\\0' ' ' < /proc/$pid/cmdline; done > below"
+        "; grep -q 'keeper[.]py' below || break; sleep 0.1; done"
         "; sleep 300 & echo $! > background; echo end $DDP_RUN_EXIT_CODE",
     ),
 )
