@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from tests.process.agreeing import BAD, Run, again, loop, place, serve, started
+from tests.process.test_stall_of_all_nodes import shown
 
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import FirstFailure, Retry, Verdict
@@ -83,6 +84,22 @@ def test_a_lost_node_is_replaced_in_the_next_attempt(loop: Loop, job: list[Run])
     assert two.side.await_part() == Start(1, decision)
     (event,) = (event for event in hub.events if isinstance(event, NodesReplaced))
     assert (event.attempt, event.spares) == (1, ("c",))
+
+
+def test_a_spare_node_that_takes_part_shows_its_ranks_as_the_others_do(loop: Loop, job: list[Run]) -> None:
+    hub, one, two, _three = job
+    start(hub, one)
+    one.close()
+    serve(loop, lambda: bool(hub.told))
+    hub.side.agree(replace(BAD, exit_code=75), 0, again)
+    serve(loop, lambda: two.member._part is not None)
+    start(hub, two)
+    for number, run in enumerate((hub, two)):
+        assert run.side.others.share(shown(number, stuck=number == 1))
+    serve(loop, lambda: all(run.side.others.stall_of_all for run in (hub, two)))
+    stall = two.side.others.stall_of_all
+    assert stall is not None
+    assert stall.culprits == (1,)
 
 
 def test_a_host_at_fault_is_left_out_though_a_retry_there_would_not_help(loop: Loop, job: list[Run]) -> None:

@@ -56,7 +56,7 @@ class Hub(Side):
         """All ranks of this node have."""
         self._agent_was_let_go = False
         self._comparison = Comparison(place, ears, self._nodes, self._roster)
-        self.others: HubView = HubView(ears, self._roster, self._send_all, self._named)
+        self.others: HubView = HubView(ears, self._roster, lambda: self._attempt, self._send_all, self._named)
         self._key = place.job_key + place.munge.make()
         most = place.nodes + place.spares + _MOST_STRANGERS
         open_files.make_room(most)
@@ -328,7 +328,7 @@ class Hub(Side):
     def _begin_next(self) -> None:
         super()._begin_next()
         self._first, self._ended_well, self._agent_was_let_go = None, False, False
-        self.others.begin(self._attempt)
+        self.others.begin()
         for node in self._nodes.values():
             node.begin_next()
         self._settle_places()

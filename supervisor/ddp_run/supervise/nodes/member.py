@@ -41,7 +41,7 @@ class Member(Side):
 
     def __init__(self, place: Place, ears: Ears) -> None:
         super().__init__(place, ears)
-        self.others: MemberView = MemberView(ears, self._show)
+        self.others: MemberView = MemberView(ears, lambda: self._attempt, self._show)
         self._host_of_0 = place.address
         """Its address until it has said its host's name."""
         self._rank_of_0 = None if place.node_rank is None else 0
@@ -314,7 +314,7 @@ class Member(Side):
     def _begin_next(self) -> None:
         super()._begin_next()
         self._said.clear()
-        self.others.begin(self._attempt)
+        self.others.begin()
         self._rank_of_0 = None if self._place.node_rank is None else 0
 
     @property

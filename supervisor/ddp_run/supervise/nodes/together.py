@@ -28,25 +28,24 @@ _ASKED_EVERY = round(SAMPLE_S / BEAT_S)
 class MemberView:
     """On every other node."""
 
-    def __init__(self, ears: Ears, show: Callable[[Message], bool]) -> None:
-        """`show` sends something to the hub, at once or not at all. Returns whether it did."""
-        self._ears, self._show = ears, show
-        self._attempt = 0
+    def __init__(self, ears: Ears, attempt: Callable[[], int], show: Callable[[Message], bool]) -> None:
+        """`attempt`: the node's. `show` sends something to the hub, at once or not at all. Returns whether it did."""
+        self._ears, self._attempt, self._show = ears, attempt, show
         self.stall_of_all: Stall | None = None
         self.question: int | None = None
 
-    def begin(self, attempt: int) -> None:
+    def begin(self) -> None:
         """Another attempt begins."""
-        self._attempt, self.stall_of_all = attempt, None
+        self.stall_of_all = None
 
     def hear(self, message: Ping | Stalled | Slow) -> None:
         """What the hub says."""
         match message:
             case Ping(question=question):
                 self.question = question
-            case Stalled(attempt, stall) if attempt == self._attempt:
+            case Stalled(attempt, stall) if attempt == self._attempt():
                 self.stall_of_all = stall
-            case Slow(attempt, seen) if attempt == self._attempt:
+            case Slow(attempt, seen) if attempt == self._attempt():
                 self._ears.emit(replace(seen, at=now()))
             case _:
                 pass
@@ -55,27 +54,33 @@ class MemberView:
         """Show the hub this node's ranks, or take that back. Whether there may be an answer."""
         if picture is None:
             self.stall_of_all = None
-        return self._show(Looked(self._attempt, None if picture is None else picture.for_others()))
+        return self._show(Looked(self._attempt(), None if picture is None else picture.for_others()))
 
     def answer(self, arrivals: Arrivals) -> None:
         """Answer the hub's question who is late."""
-        self._show(Came(self._attempt, self.question or 0, arrivals))
+        self._show(Came(self._attempt(), self.question or 0, arrivals))
 
 
 @final
 class HubView:
     """On the hub, which puts together what the nodes show. They are known by their keys there; its own is 0."""
 
-    def __init__(self, ears: Ears, roster: Roster, tell: Callable[[Message], None], name: Callable[[], str]) -> None:
-        """`tell` sends something to all other nodes; `name`: what node 0 is called."""
-        self._ears, self._roster, self._tell, self._name = ears, roster, tell, name
+    def __init__(
+        self,
+        ears: Ears,
+        roster: Roster,
+        attempt: Callable[[], int],
+        tell: Callable[[Message], None],
+        name: Callable[[], str],
+    ) -> None:
+        """`attempt`: node 0's. `tell` sends something to all other nodes; `name`: what node 0 is called."""
+        self._ears, self._roster, self._attempt, self._tell, self._name = ears, roster, attempt, tell, name
         self._beats = self._number = 0
         """Of the last question."""
-        self.begin(0)
+        self.begin()
 
-    def begin(self, attempt: int) -> None:
+    def begin(self) -> None:
         """Another attempt begins."""
-        self._attempt = attempt
         self.stall_of_all: Stall | None = None
         self._pictures: dict[int, tuple[Picture, float]] = {}
         """The last one of each node, until its ranks make progress again; and when it came (time.monotonic())."""
@@ -88,7 +93,7 @@ class HubView:
 
     def hear(self, node: OtherNode, message: Looked | Came) -> None:
         """What another node shows."""
-        if message.attempt != self._attempt:
+        if message.attempt != self._attempt():
             return
         match message:
             case Looked(picture=picture):
@@ -145,7 +150,7 @@ class HubView:
         self._stall_key = None if stall is None else stall.key
         if self._stall_key != before:
             self.stall_of_all = stall
-            self._tell(Stalled(self._attempt, stall))
+            self._tell(Stalled(self._attempt(), stall))
 
     def _compare(self, key: int, came: tuple[str, Arrivals, int]) -> None:
         """One more answer; after the last one, see who is late."""
@@ -158,4 +163,4 @@ class HubView:
             name, arrivals, _ahead = self._came[late.who]
             seen = arrivals.seen(now(), late, name)
             self._ears.emit(seen)
-            self._tell(Slow(self._attempt, seen))
+            self._tell(Slow(self._attempt(), seen))
