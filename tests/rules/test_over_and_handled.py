@@ -436,7 +436,8 @@ def test_a_server_of_the_job_itself_has_its_own_reason() -> None:
 @pytest.mark.parametrize(
     ("file", "type_", "cause"),
     [
-        ("/home/me/game/triton/runtime/bot.py", "triton.runtime.errors.OutOfResources", "python-exception"),
+        ("/home/me/triton/runtime/bot.py", "triton.runtime.errors.OutOfResources", "python-exception"),
+        ("/opt/source/triton/runtime/bot.py", "triton.runtime.errors.OutOfResources", "triton-resources"),
         ("/home/me/bch.py", "bch.DecodeError", "python-exception"),
         ("/v/site-packages/triton/runtime/bot.py", "triton.runtime.errors.OutOfResources", "triton-resources"),
     ],
@@ -445,3 +446,8 @@ def test_a_class_of_the_programs_own_module_means_what_the_program_says(file: st
     said = "out of resource: shared memory, Required: 147456, Hardware limit: 101376. Reducing block sizes may help."
     raised = f'  File "{file}", line 3, in step\n    raise {type_.rpartition(".")[2]}(what)\n{type_}: {said}\n'
     assert answer(HERE.format(8) + raised)[1] == cause
+
+
+def test_what_a_torch_that_is_built_from_source_says_counts() -> None:
+    torchs = '  File "/home/me/torch/nn/linear.py", line 125, in forward\n    return F.linear(input, self.weight)\n'
+    assert answer(f"{HERE.format(8)}{torchs}torch.OutOfMemoryError: CUDA out of memory.\n")[1] == "cuda-oom"

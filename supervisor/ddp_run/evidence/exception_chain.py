@@ -186,10 +186,20 @@ def is_no_cause(link: ExceptionInfo, exception: ExceptionInfo) -> bool:
 
     A library's words mean something else in the program's own class, whatever module and class are called.
     """
-    frames, package = _frames(link.traceback), link.type.partition(".")[0]
-    raised_in = frames[-1][0] if "." in link.type and frames and not is_library(frames[-1][0]) else ""
-    is_the_programs = f"/{package}/" in raised_in or raised_in.endswith(f"/{package}.py")
-    return is_the_programs or dealt_with(link, exception)
+    return _is_of_program(link, exception) or dealt_with(link, exception)
+
+
+def _is_of_program(link: ExceptionInfo, exception: ExceptionInfo) -> bool:
+    """Whether the program's own code raised it, and the program's file is in the folder of its class's package.
+
+    A library that is built from source is in no folder of installed packages either, but away from the program.
+    """
+    if "." not in link.type or not is_own(link):
+        return False
+    package, (raised_in, _function) = link.type.partition(".")[0], _frames(link.traceback)[-1]
+    place = re.match(rf"(.*/){re.escape(package)}(?:/|\.py$)", raised_in)
+    program = next((file for file, _function in _frames(exception.traceback) if not is_library(file)), "")
+    return place is not None and program.startswith(place[1])
 
 
 def dealt_with(link: ExceptionInfo, exception: ExceptionInfo) -> bool:
