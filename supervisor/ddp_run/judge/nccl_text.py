@@ -36,6 +36,15 @@ ERRORS = (
 REASONS = (Sign("NCCL WARN "), Sign("Last error:"))
 """Signs of the lines that give the reason."""
 
+
+def warning_of_result(codes: str) -> Sign:
+    """Return the sign of a warning after which NCCL's own call returned one of these digits.
+
+    Of ncclResult_t (nccl.h), 2 is an error of the system and 6 one of another rank.
+    """
+    return like(rf"NCCL WARN [^\n]{{1,400}}\n[^\n]{{0,200}} NCCL INFO \S{{1,100}}:\d{{1,6}} -> [{codes}]\b")
+
+
 _CODE = re.compile(rf"\b(?:{'|'.join(_PHRASES.values())})\b")
 _PHRASE = re.compile(
     r"(?:NCCL(?: error in: [^,]{0,300},| error:| error\(\d+\),| Error \d+:| operation [^\n]{0,300}?\) failed:"

@@ -64,10 +64,9 @@ def until(spoken: SpokenText) -> int:
         if rows and all(row["state"] == "COMPLETED" for _, row in rows):
             return rows[-1][0] + 1
     passed = [index for index, line in enumerate(spoken.lines) if _TESTS in line and _PASSED.search(line)]
-    over = (
-        *(_not_started(spoken), _restarted(spoken), _served(spoken), _ran_again(spoken), _next_step(spoken)),
-        _left_with_0(spoken),
-    )
+    reported, told_0 = _last_report(spoken), _told_of_0(spoken)
+    again = _ran_again(spoken, reported, told_0) if reported >= 0 else _left_with_0(spoken, told_0)
+    over = _not_started(spoken), _restarted(spoken), _served(spoken), again, _next_step(spoken)
     return max([*over, *(index + 1 for index in passed)])
 
 
@@ -78,11 +77,10 @@ def running_at(spoken: SpokenText) -> int:
     return others[running] if running >= 0 else -1
 
 
-def _left_with_0(spoken: SpokenText) -> int:
-    """Return the index after the last line that says that the program exited with 0, if the log ends there and shows
-    only errors that it caught; else 0. A pipe's last command may hide another code."""
-    told = _told_of_0(spoken)
-    if told < 0 or _last_report(spoken) >= 0:
+def _left_with_0(spoken: SpokenText, told: int) -> int:
+    """Return the index after the line that tells (`_told_of_0`) that the program exited with 0, if no launcher reports
+    another end, and the log shows only errors that it caught; else 0. A pipe's last command may hide another code."""
+    if told < 0:
         return 0
     raised = [each.info for each in traceback_text.find(spoken.lines) if each.final]
     caught = all(map(exception_chain.begins_in_function, raised))
@@ -119,16 +117,13 @@ def _last(lines: Sequence[str], words: str) -> int:
     return next((index for index in range(len(lines) - 1, -1, -1) if words in lines[index]), -1)
 
 
-def _ran_again(spoken: SpokenText) -> int:
+def _ran_again(spoken: SpokenText, last: int, told_0: int) -> int:
     """Return the index after the last report of a failed rank if a later job in the same log ended well, else 0.
 
     Each node's agent prints a box, and logs of nodes may be concatenated: a later failure may be of the same job.
     """
-    last = _last_report(spoken)
-    if last < 0:
-        return 0
     went_on = _after(spoken, last)
-    well = went_on.ended_well >= 0 or _told_of_0(spoken) > last
+    well = went_on.ended_well >= 0 or told_0 > last
     return last + 1 if went_on.progress >= 0 and well else 0
 
 

@@ -17,7 +17,8 @@ IsConsequence = Callable[[ExceptionInfo], bool]
 
 _AGENTS = frozenset({"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException"})
 AGENT_FRAME = re.compile(r"torch/distributed/(?:run|launch)\.py|torch/distributed/(?:launcher|elastic/agent)/")
-_LAUNCHER = re.compile(r"accelerate[/\\]commands[/\\]|deepspeed/launcher/|torch/multiprocessing/spawn\.py")
+LAUNCHERS_FILES = r"accelerate[/\\]commands[/\\]|deepspeed/launcher/|torch/multiprocessing/spawn\.py"
+_LAUNCHER = re.compile(LAUNCHERS_FILES)
 _LAUNCHERS_WORDS = re.compile(
     r"Unsupported nproc_per_node value|See root cause above|See stack trace[^.]{0,20} for (?:the )?root cause"
     r"|Please inspect the previous error messages for a cause"
@@ -151,12 +152,17 @@ def _got_past(printed: Printed, later: Printed, went_on: WentOn) -> bool:
 
 def _is_launchers(info: ExceptionInfo) -> bool:
     name = info.type.rpartition(".")[2]
-    of_agent = name in _AGENTS and (name == info.type or info.type.startswith("torch"))
-    if of_agent or says_a_launcher(info.message):
+    if _is_agents(info.type) or says_a_launcher(info.message):
         return True
     if name == "CalledProcessError" and _LAUNCHER.search(info.traceback):
         return True
     return bool(AGENT_FRAME.search(info.traceback))
+
+
+def _is_agents(type_: str) -> bool:
+    """Whether torch's agent raises this class, and not one of the program with its name."""
+    name = type_.rpartition(".")[2]
+    return name in _AGENTS and (name == type_ or type_.startswith("torch."))
 
 
 def says_a_launcher(text: str) -> bool:
@@ -209,7 +215,7 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
         quoted = _IN_JSON.match(line)
         line = quoted[1] if quoted is not None else line
         hit = _ORPHAN.match(line)
-        if hit is None or hit["type"].rpartition(".")[2] in _AGENTS or hit["type"] in _CANCELLED:
+        if hit is None or _is_agents(hit["type"]) or hit["type"] in _CANCELLED:
             continue
         if position and traceback_text.says_ignored(spoken.lines[indexes[position - 1]]):
             continue

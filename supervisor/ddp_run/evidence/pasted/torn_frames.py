@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddp_run.evidence.model import LogText, Quote
+from ddp_run.evidence.pasted.raised import LAUNCHERS_FILES
 from ddp_run.evidence.traceback_text import PLACE, is_library
 from ddp_run.record.events import ExceptionInfo
 
@@ -21,7 +22,7 @@ _RAISE = re.compile(
 _LITERAL = re.compile(r"[\"'](?P<said>[^\"'\n]{4,300})[\"']?")
 _LAUNCHERS = re.compile(
     r"torch/distributed/(?:run|launch)\.py|torch/distributed/(?:launcher|elastic)/|/bin/(?:torchrun|accelerate|deepspeed)"
-    r"|accelerate[/\\]commands[/\\]|deepspeed/launcher/|<frozen runpy>|/runpy\.py|torch/multiprocessing/spawn\.py"
+    rf"|<frozen runpy>|/runpy\.py|{LAUNCHERS_FILES}"
 )
 _FEWEST = 2
 """The fewest frames that make a traceback; a single one may belong to a warning."""

@@ -20,7 +20,7 @@ import re
 from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.nccl_text import ERRORS, REASONS, error_of
+from ddp_run.judge.nccl_text import ERRORS, REASONS, error_of, warning_of_result
 from ddp_run.judge.signs import ended_by, like
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import Rank
@@ -51,8 +51,7 @@ _HCCL = like(
 SIGNS = (*ERRORS, *REASONS, _UNIQUE_ID, _HCCL)
 SYMPTOMS = (
     like(r"NCCL WARN (?:Bootstrap Root : rank \d{1,7} of \d{1,7} ranks has already checked in|Cuda failure)"),
-    # a call that returns ncclResult_t: not an error of the system (2), nor of another rank (6)
-    like(r"NCCL WARN [^\n]{1,400}\n[^\n]{0,200} NCCL INFO \S{1,100}:\d{1,6} -> [1345]\b"),
+    warning_of_result("1345"),
 )
 _CODES = frozenset({"ncclInvalidUsage", "ncclInvalidArgument", "ncclInternalError", "ncclUnhandledCudaError"})
 _VERSIONS = re.compile(r"[Mm]ismatched NCCL version|mismatch in (?:info|rank count) from procs|Message truncated")

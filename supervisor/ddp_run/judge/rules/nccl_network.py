@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.nccl_text import ERRORS, REASONS, NcclError, error_of
+from ddp_run.judge.nccl_text import ERRORS, REASONS, NcclError, error_of, warning_of_result
 from ddp_run.judge.signs import Sign, in_exception, in_last_words, like, meaning
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
@@ -37,7 +37,7 @@ RULE = Rule(
 SYMPTOMS = (
     like(r"\bibv_\w{1,40} failed\b"),
     like(r"NCCL WARN (?:\w{1,30} : |socketStartConnect: )?Connect to \S{1,100} failed : "),
-    like(r"NCCL WARN [^\n]{1,400}\n[^\n]{0,200} NCCL INFO \S{1,100}:\d{1,6} -> [26]\b"),  # ncclResult_t, as nccl-init
+    warning_of_result("26"),
 )
 _ALONE = meaning(
     like(  # NCCL's src/proxy.cc: the thread that connects to other hosts failed
