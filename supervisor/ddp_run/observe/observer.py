@@ -86,8 +86,8 @@ class Observer:
         self._sampled: ProgressSampled | None = None
         self._compare_at = 0
         self._late_watch = LateWatch()
-        self._question = others.question if others is not None else None
-        """The last one, of other nodes, who is late."""
+        self._answered = self._question
+        """The last question of other nodes, who is late, that was answered."""
         self._gpus: Sequence[GpuUse] = ()
         self.paths = WaitedPaths(helpers)
         """The paths and lock files that ranks wait for."""
@@ -140,9 +140,8 @@ class Observer:
                 moved_at = self._watch.since if self._watch.joined else at
                 events.append(StallEnded(at, (moved_at - before) / _SECOND))
         events += self._sample(at)
-        question = self._others.question if self._others is not None else None
-        if question is not None and question != self._question:
-            self._question = question
+        if self._question not in (None, self._answered):
+            self._answered = self._question
             self._ask_who_is_late(at)
         events += self._native.take(at)
         events += self._of_all_nodes()
@@ -171,9 +170,14 @@ class Observer:
         if sample is None or (self._sampled is not None and replace(sample, at=self._sampled.at) == self._sampled):
             return []
         self._sampled_at, self._sampled = at, sample
-        if self._others is None or self._others.question is None:
+        if self._question is None:
             self._ask_who_is_late(at)
         return [sample]
+
+    @property
+    def _question(self) -> int | None:
+        """The number of the last question of other nodes, who is late; None if they don't ask."""
+        return self._others.question if self._others is not None else None
 
     def _ask_who_is_late(self, at: MonotonicNs) -> None:
         trains = any(board.look().phase == "training" for board in self.boards)
@@ -188,7 +192,7 @@ class Observer:
         self._compare_at = 0
         step_s = self._watch.step_s
         entered = {board.rank: board.entered() for board in self.boards}
-        if self._others is not None and self._others.question is not None:
+        if self._others is not None and self._question is not None:
             self._others.answer(arrivals(entered, step_s))
             return []
         late = self._late_watch.compare(entered, step_s)
