@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-def open_private(path: Path, flags: int) -> int:
-    """Open a file; if it is new, only its owner may read and write it. Follows no link; raises OSError."""
-    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+def open_private(path: Path, flags: int, mode: int = 0o600) -> int:
+    """Open a file; if it is new, only its owner may read and write it, by default. Follows no link; raises OSError."""
+    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
 
 
 def open_file(path: Path) -> BinaryIO:
@@ -41,8 +41,7 @@ def write_whole(path: Path, text: str, *, durable: bool) -> None:
 @contextmanager
 def replacing(path: Path, part: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
     """A file to write, which takes the place of `path` when it is whole; until then it's `part`. Raises OSError."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    opened = os.open(part, flags, mode)
+    opened = open_private(part, os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK, mode)
     try:
         with open(opened, "wb") as file:
             yield file
