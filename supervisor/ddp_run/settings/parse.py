@@ -187,17 +187,15 @@ class Reading:
         """What follows from --spare-nodes, or from more nodes than --nnodes wants if there may be a retry: the others
         wait. Empty if nothing does. Torch numbers such nodes, so they meet at a c10d endpoint."""
         given = self.settings
-        wanted, retries = given.get("spare_nodes"), given.get("max_retries")
+        spare, retries = (given[dest].value if dest in given else None for dest in ("spare_nodes", "max_retries"))
         if found.nodes is None or not {"nnodes", "master_addr", "master_port"} <= found.settings.keys():
             return {}
         if given.keys() & {"node_rank", "master_addr", "master_port"}:
             return {}
-        nodes = _fixed_nodes(given["nnodes"]) if "nnodes" in given else None
-        if wanted is not None and "nnodes" not in given:
-            nodes = found.nodes - int(str(wanted.value))
+        nodes = _fixed_nodes(given["nnodes"]) if "nnodes" in given else found.nodes - int(str(spare or 0))
         if nodes is None or not 2 <= nodes < found.nodes:
             return {}
-        if (nodes + int(str(wanted.value)) != found.nodes) if wanted else (retries is None or not retries.value):
+        if spare not in (None, found.nodes - nodes) or not (spare or retries):
             return {}
         by = found.settings["nnodes"][1]
         spares = {"nnodes": (str(nodes), by), "spare_nodes": (str(found.nodes - nodes), by)}
