@@ -118,7 +118,12 @@ def is_own(exception: ExceptionInfo) -> bool:
 def begins_in_function(exception: ExceptionInfo) -> bool:
     """Whether its traceback begins in a function of the program, or of what runs parts of it: that caught it."""
     file, function = _outermost(exception)
-    return function not in (None, _MODULE) and (not is_library(file) or _CATCHES.search(file) is not None)
+    return function not in (None, _MODULE) and (not is_library(file) or runs_on(exception))
+
+
+def runs_on(exception: ExceptionInfo) -> bool:
+    """Whether what caught and printed it goes on: a server, or a sweep. A program's own function may end it then."""
+    return _CATCHES.search(_outermost(exception)[0]) is not None
 
 
 def begins_at_module(exception: ExceptionInfo) -> bool:

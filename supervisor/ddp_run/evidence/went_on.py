@@ -143,16 +143,16 @@ class WentOn:
         said = next((k for k in beside if HANDLED.search(self._lines[k])), None)
         return said is not None and self._new[-1:] > [said]
 
-    def after(self, start: int, shown: int, end: int, *, caught: bool = False) -> bool:
+    def after(self, start: int, shown: int, end: int, *, runs_on: bool = False) -> bool:
         """Whether it went on after the exception that starts at `start`, is named at `shown` and ends before `end`.
 
-        `caught`: it was printed by what caught it.
+        `runs_on`: it was printed by what caught it, and goes on.
         """
         if self.running > shown:
             return True
         earliest = self._known[shown + 1]
         beside = (*self._lines[max(0, start - 1) : start], *self._lines[end : end + 1])
-        enough = 1 if any(HANDLED.search(line) for line in beside) else _KNOWN - caught
+        enough = 1 if any(HANDLED.search(line) for line in beside) else _KNOWN - runs_on
         return len(earliest) >= enough and earliest[enough - 1] < start
 
     def between(self, one: int, other: int) -> bool:

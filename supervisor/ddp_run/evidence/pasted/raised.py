@@ -117,8 +117,8 @@ class Exceptions:
         """Return the exception if it may have ended a rank; else note what it was."""
         own = indexes[printed.start : printed.end]
         self._taken.update(own)
-        caught = exception_chain.begins_in_function(printed.info)
-        over = went_on.after(printed.start, printed.index, printed.end, caught=caught)
+        runs_on = exception_chain.runs_on(printed.info)
+        over = went_on.after(printed.start, printed.index, printed.end, runs_on=runs_on)
         if printed.ignored:
             self.ignored.update(own)
             self._silenced.add(words_of(printed.info))
