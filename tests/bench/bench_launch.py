@@ -128,7 +128,7 @@ def failure_to_exit(kind: str) -> Callable[[Path, str], float]:
 
 
 def crash_to_all_reduce(ranks: int) -> Callable[[Path, str], float]:
-    """Seconds from a rank's death to the first all_reduce of the next attempt; ddp-run waits 1 to 1.5 s in between."""
+    """Seconds from a rank's death to the first all_reduce of the next attempt."""
 
     def measure(folder: Path, launcher: str) -> float:
         died, again = folder / "died", folder / "again"

@@ -33,7 +33,7 @@ class Job:
     options: tuple[str, ...] = ()
     ranks: int = 2
     stop: signal.Signals | None = None
-    """Sent to ddp-run when `until` was printed by every rank, or the event `until` was journalled."""
+    """Sent to ddp-run when `until` was printed by every rank, or a line of the journal matched `until`."""
     until: str = ""
     within: tuple[str, ...] = ()
     """Words before ddp-run."""
@@ -182,7 +182,7 @@ STOPS = [
     _stopped("starting", signal.SIGTERM, "none", "AgentStarted", None, BEFORE),
     *(Job(f"stop-{each.name}-between-attempts", ("argparse_main.py", "--fault", "kill"), 128 + each, ("unknown",),
           (1,), "-", (TRAINING,), frozenset({0}), "interrupted", ("--max-retries", "9"), stop=each,
-          until="AttemptEnded")
+          until='AttemptEnded.*"attempt": ?1')
       for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)),
 ]  # fmt: skip
 

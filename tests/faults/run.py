@@ -165,13 +165,13 @@ def run(job: Job, command: list[str], folder: Path) -> int:
 
 
 def wait_for(text: str, folder: Path, process: subprocess.Popen[bytes]) -> None:
-    """Until every rank has printed it, or it is an event of the journal."""
+    """Until every rank has printed it, or a line of the journal matches it."""
     deadline = time.monotonic() + LIMIT_S
     logs = folder / "ddp-run-logs" / "latest"
     while process.poll() is None and time.monotonic() < deadline:
         printed = [text in file.read_text(errors="replace") for file in logs.glob("attempt_*/rank_*/stdout.log")]
         journal = logs / "events.jsonl"
-        if (printed and all(printed)) or (journal.exists() and text in journal.read_text()):
+        if (printed and all(printed)) or (journal.exists() and re.search(text, journal.read_text())):
             return
         time.sleep(0.02)
 

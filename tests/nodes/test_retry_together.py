@@ -73,7 +73,7 @@ def test_what_a_retry_cannot_cure_is_made_on_no_node(cluster: Cluster, start_job
 @pytest.mark.parametrize("node", [0, 1])
 def test_a_stop_between_attempts_stops_all(cluster: Cluster, start_job: StartJob, node: int, rendezvous: str) -> None:
     job = start_job(cluster, *WIRES, *FAILS, options=("--max-retries", 2))
-    wait_until(lambda: "retrying" in job[node].console(), "the end of the first attempt")
+    wait_until(lambda: "retrying in" in job[node].console(), "the wait before the second retry")
     os.kill(job[node].process.pid, signal.SIGTERM)
     outcomes = job.wait()
     for outcome in outcomes:
@@ -86,7 +86,7 @@ def test_a_node_that_cannot_come_back_ends_the_job_with_75_and_its_name(
     cluster: Cluster, start_job: StartJob, node: int, rendezvous: str
 ) -> None:
     job = start_job(cluster, *WIRES, *FAILS, options=("--max-retries", 2))
-    wait_until(lambda: "retrying" in job[node].console(), "the end of the first attempt")
+    wait_until(lambda: "retrying in" in job[node].console(), "the wait before the second retry")
     job.mark()
     os.kill(job[node].process.pid, signal.SIGKILL)
     left = job.wait_for(1 - node)

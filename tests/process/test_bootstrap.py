@@ -108,11 +108,15 @@ class Ranks:
 
     def _forked(self, command: list[str], environ: dict[str, str]) -> Ended:
         with chdir(self.folder), tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
-            server = warm.Server(command[2:], environ, READ_AT_IMPORT)
-            process = server.start(command, environ, (stdout.fileno(), stderr.fileno()))
-            assert process is not None, environ["DDP_RUN_BOOT"]
-            code = process.wait(limit(120))
-            server.close()
+            ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with its, tempfile.TemporaryFile() as log:
+                wanted = {"channel": its.fileno(), "parent": os.getpid(), "read_at_import": READ_AT_IMPORT}
+                own = {**environ, "DDP_RUN_SERVE": json.dumps(wanted)}
+                serves = subprocess.Popen(command, env=own, stdout=log, stderr=log, pass_fds=[its.fileno()])
+            with ours, serves:
+                server = warm.Server(ours, serves.pid, command, environ)
+                code = server.start(command, environ, (stdout.fileno(), stderr.fileno())).wait(limit(120))
+                ours.close()
             stdout.seek(0)
             stderr.seek(0)
             return Ended(code, _normal(stdout.read()), _normal(stderr.read()), self.messages())

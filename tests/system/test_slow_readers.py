@@ -222,5 +222,5 @@ def test_another_attempt_does_not_wait_long_for_a_console_that_stands_still(ddp:
         assert ended_after_s(ddp.cwd) < 15
         shown = read_to_the_end(reader, running)
         assert running.wait(limit(90)) == 1
-    assert "lines of the ranks not shown" in shown.partition("retrying in")[0]
+    assert "lines of the ranks not shown" in shown.partition("retrying now")[0]
     assert shown.splitlines()[-1].startswith("ddp-run: verdict outcome=failed")

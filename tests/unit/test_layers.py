@@ -39,7 +39,7 @@ BOARD = "rank.board"
 """How a rank lays out its board, for those who read it."""
 OF_THE_KEEPER = ("values.process_table", "values.helper_process")
 """What it is made of besides its own file, and so stands alone too."""
-SHARED = {"training": {"rank.reducer"}}  # what one of these imports from another
+SHARED = {"training": {"rank.reducer"}, "rank": {"agent.warm"}}  # what one of these imports from another
 # Of these, what runs where torch is loaded anyway: torch's agent, and what ranks run.
 BESIDE_TORCH = ("agent", "doctor_ranks", "training", "selftest_ranks")
 

@@ -1,8 +1,7 @@
-"""The agent with warm ranks (`--warm`): torch.distributed.run, whose ranks are forks of one process that has torch.
+"""The agent with warm ranks (`--warm`): torch.distributed.run, whose ranks are forks of a process that has torch.
 
-Run by path, with the agent's words. Everything of the agent is torch's own; only its `SubprocessHandler`, which starts
-one rank, asks the process (`ddp_run/rank/warm.py`) for a fork. What can't be forked is started as ever, and the first
-such rank says why.
+Runs in such a process (`ddp_run/rank/warm.py`). Everything of the agent is torch's own; only its `SubprocessHandler`,
+which starts one rank, asks for a fork. What can't be forked is started as ever, and the first such rank says why.
 """
 
 from __future__ import annotations
@@ -15,12 +14,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, final
 
-_RANK_PROGRAM = str(Path(__file__).parents[1] / "rank" / "__main__.py")
-_AGENT_VARIABLE, _BOOT_VARIABLE, _SERVER_VARIABLE = "DDP_RUN_AGENT", "DDP_RUN_BOOT", "DDP_RUN_SERVE"
-_GATE_VARIABLE = "DDP_RUN_GATE"
+_AGENT_MODULE = "torch.distributed.run"
+_BOOT_VARIABLE = "DDP_RUN_BOOT"
 _ANSWER_S = 1.0
 """The server answers within milliseconds, but may be stopped, or the host may swap: then a rank counts as running."""
 _LOOK_S = 0.01
@@ -37,67 +34,37 @@ reads none of them (seen with a getenv(3) that writes down its names, torch 2.13
 class Server:
     """The process that ranks are forked from."""
 
-    def __init__(self, words: Sequence[str], environ: Mapping[str, str], read_at_import: str) -> None:
-        """Start it. `words`: a rank's, after Python's own. `environ`: the ranks', but for what differs between them."""
-        self._command = (sys.executable, "-u", *words)
-        self._environ = {name: value for name, value in environ.items() if not _is_of_a_rank(name)}
-        self._cold: str | None = None
-        self._ready = self._told = False
+    def __init__(self, channel: socket.socket, pid: int, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        """`command`, `environ`: its own, which are the ranks' but for what differs between them."""
+        self._channel = channel
+        self._pid = pid
+        self._command = command
+        self._environ = environ
         self._seq = 0
-        try:
-            self._begin(read_at_import)
-        except OSError as error:
-            self._cold, self._ready = f"no process to fork from: {error}", True
 
-    def _begin(self, read_at_import: str) -> None:
-        self._channel, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        wanted = {"channel": its.fileno(), "agent": os.getpid(), "read_at_import": read_at_import}
-        # Files in memory as its streams: as seekable as a rank's, and anything in them shows.
-        with its, open(os.memfd_create("stdout"), "wb") as stdout, open(os.memfd_create("stderr"), "wb") as stderr:
-            self._process = subprocess.Popen(
-                self._command,
-                env={**self._environ, _SERVER_VARIABLE: json.dumps(wanted)},
-                stdout=stdout,
-                stderr=stderr,
-                pass_fds=[its.fileno()],
-            )
+    def start(self, args: Sequence[str], environ: Mapping[str, str], streams: Sequence[int]) -> WarmProcess:
+        """Fork a rank. Raises OSError with the reason if it can't be forked.
 
-    def start(self, args: Sequence[str], environ: dict[str, str], streams: Sequence[int]) -> WarmProcess | None:
-        """Fork a rank. None if it has to be started cold; then its bootstrap gets the reason, once.
-
-        `streams`: descriptors for its stdout and stderr.
+        `args`: its command line. `streams`: descriptors for its stdout and stderr.
         """
-        boot = json.loads(environ.get(_BOOT_VARIABLE, "{}"))
-        try:
-            cold = self._why_cold(args, environ)
-            if cold is None:
-                given = {**environ, _BOOT_VARIABLE: json.dumps({**boot, "agent": self._process.pid})}
-                return WarmProcess(self, self._fork(given, streams), args)
-        except OSError as error:
-            cold = f"the process that has torch doesn't answer: {error}"
-        if not self._told:
-            environ[_BOOT_VARIABLE] = json.dumps({**boot, "cold": cold})
-            self._told = True
-        return None
-
-    def _why_cold(self, args: Sequence[str], environ: Mapping[str, str]) -> str | None:
-        if not self._ready:
-            self._cold = self._receive(None)["cold"]
-            self._ready = True
-        if self._cold is not None:
-            return self._cold
-        if tuple(args) != self._command:
-            return "the ranks' commands differ"
+        if list(args) != self._command:
+            raise OSError("the ranks' commands differ")
         changed = {name for name in {*environ, *self._environ} if environ.get(name) != self._environ.get(name)}
         differs = sorted(name for name in changed if not _is_of_a_rank(name))
-        return f"the agent changes {', '.join(differs)}" if differs else None
+        if differs:
+            raise OSError(f"the agent changes {', '.join(differs)}")
+        boot = {**json.loads(environ.get(_BOOT_VARIABLE, "{}")), "agent": self._pid}
+        return WarmProcess(self, self._fork({**environ, _BOOT_VARIABLE: json.dumps(boot)}, streams), args)
 
     def _fork(self, environ: Mapping[str, str], streams: Sequence[int]) -> int:
         with open(os.memfd_create("environment"), "w+", encoding="utf-8") as file:
             json.dump(environ, file)
             file.seek(0)
             handled = [int(each) for each in signal.valid_signals() if callable(signal.getsignal(each))]
-            answer = self._ask({"fork": handled}, [file.fileno(), *streams])
+            try:
+                answer = self._ask({"fork": handled}, [file.fileno(), *streams])
+            except OSError as error:
+                raise OSError(f"the process that has torch doesn't answer: {error}") from None
         if answer["pid"] is None:
             raise OSError(answer["error"])
         return int(answer["pid"])
@@ -111,11 +78,6 @@ class Server:
         except OSError:  # the kernel ends the ranks with the server
             return -signal.SIGKILL
         return None if status is None else os.waitstatus_to_exitcode(status)
-
-    def close(self) -> None:
-        """End it, and so its ranks."""
-        self._channel.close()
-        self._process.wait()
 
     def _ask(
         self, request: Mapping[str, object], descriptors: Sequence[int] = (), timeout_s: float | None = None
@@ -171,37 +133,36 @@ def _is_of_a_rank(name: str) -> bool:
     return name in _OF_A_RANK or name.startswith("TORCHELASTIC_")
 
 
-def _start_ranks_with(server: Server) -> None:
+def _start_ranks_with(server: Server | None, cold: str | None) -> None:
     from torch.distributed.elastic.multiprocessing import api
     from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
+
+    told = False
 
     class Handler(SubprocessHandler):  # type: ignore[misc]  # Any for mypy: pyproject.toml
         """Starts one rank."""
 
         def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> Any:
+            nonlocal told
             streams = [file.fileno() if file else number for number, file in ((1, self._stdout), (2, self._stderr))]
-            return server.start(args, env, streams) or super()._popen(args, env)
+            why = cold
+            if server is not None:
+                try:
+                    return server.start(args, env, streams)
+                except OSError as error:
+                    why = str(error)
+            if not told:
+                env[_BOOT_VARIABLE] = json.dumps({**json.loads(env.get(_BOOT_VARIABLE, "{}")), "cold": why})
+                told = True
+            return super()._popen(args, env)
 
     api.get_subprocess_handler = Handler
 
 
-def main() -> None:
-    """Start the server, then be torch's agent; started ahead of its time, wait for that in between."""
-    gate = os.environ.pop(_GATE_VARIABLE, None)
-    wishes: dict[str, Any] = json.loads(os.environ.get(_AGENT_VARIABLE, "{}"))
-    environ = {**os.environ, **wishes.get("by_torch", {})}
-    environ.pop(_AGENT_VARIABLE, None)
-    server = Server(sys.argv[sys.argv.index(_RANK_PROGRAM) :], environ, wishes["read_at_import"])
+def main(argv: Sequence[str], server: Server | None, cold: str | None) -> None:
+    """Be torch's agent. `argv`: its command line. Without a `server` all ranks start as ever; `cold` says why."""
     from torch.distributed import run
 
-    _start_ranks_with(server)
-    if gate is not None:
-        if not os.read(int(gate), 1):  # there is no next attempt; the server ends with this process
-            os._exit(0)
-        os.close(int(gate))
-    sys.argv[0] = run.__file__
+    sys.argv = [run.__file__, *argv[argv.index(_AGENT_MODULE) + 1 :]]
+    _start_ranks_with(server, cold)
     run.main()
-
-
-if __name__ == "__main__":
-    main()

@@ -13,8 +13,6 @@ from ddp_run.values.signals import STOP_SIGNALS
 
 RANK_PROGRAM = Path(__file__).parents[1] / "rank" / "__main__.py"
 """What the agent starts instead of the user's script; it runs that script."""
-_WARM_AGENT = Path(__file__).parents[1] / "agent" / "warm.py"
-"""The agent with `--warm`."""
 DEFAULT_LOG_DIR = "ddp-run-logs"
 _ENTRY_POINT = "ddp-run"
 """Our class among torchrun's `torchrun.logs_specs` entry points (pyproject.toml)."""
@@ -174,8 +172,7 @@ def agent_argv(plan: LaunchPlan, *, folder: Path, port: int | None) -> list[str]
     options = plan.options
     # Without -P, `-m` would put the working directory first on the agent's path, and a user's logging.py would shadow
     # Python's. Not with --run-path: its children would inherit the flag.
-    agent = [str(_WARM_AGENT)] if options.warm else ["-m", _AGENT_MODULE]
-    words = [plan.python, *([] if options.run_path else ["-P"]), *agent]
+    words = [plan.python, *([] if options.run_path else ["-P"]), "-m", _AGENT_MODULE]
     replaced = _replaced(plan, port)
     ours = _TAKEN_OVER | {_name(word) for word in replaced}
     words += [word for word in options.torch_arguments() if _name(word) not in ours]

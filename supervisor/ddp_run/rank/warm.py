@@ -1,16 +1,18 @@
 """A warm start (`--warm`): one process imports torch, then is forked once for each rank.
 
-The agent (ddp_run/agent/warm.py) starts it as it starts a cold rank, with the same command line, and with one variable
-more, which makes it serve first. A fork goes on where a cold rank begins, in the same frames, and ends as any Python
-does. So nothing of Python's own start and end is rebuilt here.
+ddp-run (supervise/warm_agents.py) starts it as the agent starts a cold rank, with the same command line, and with one
+variable more, which makes it serve first. It becomes the agent of an attempt, and leaves two forks: one serves that
+agent, the other waits for the next attempt. A fork for a rank goes on where a cold rank begins, in the same frames, and
+ends as any Python does. So nothing of Python's own start and end is rebuilt here.
 
 What torch's import brought from other packages is held back until the program imports it. What differs from a cold
 rank: ranks share the hash seed and the layout of memory, modules of Python that torch uses are in `sys.modules`, and
 torch's own objects are frozen (`gc.freeze`).
 
-Messages (JSON, a packet each): first `{"cold": reason or null}`. Then an answer for each request, with its `seq`:
-`{"fork": [signals that the agent handles]}` with descriptors for environment (a JSON object), stdout and stderr:
-`{"pid": …}` or `{"error": …}`; `{"wait": pid}`: `{"status": …}`, as wait(2) gives it, or null.
+Requests (JSON, a packet each), answered with their `seq`: `{"begin": whether to leave one for the next attempt}` with
+descriptors for the order (JSON: the agent's `argv` and `environ`) and its log: `{"pid": …}` of the process that waits,
+or no answer; `{"fork": [signals that the agent handles]}` with descriptors for environment (a JSON object), stdout and
+stderr: `{"pid": …}` or `{"pid": null, "error": …}`; `{"wait": pid}`: `{"status": …}`, as wait(2) gives it, or null.
 """
 
 import gc
@@ -20,6 +22,7 @@ import re
 import signal
 import socket
 import sys
+import time
 from importlib.machinery import PathFinder
 
 TYPE_CHECKING = False
@@ -29,40 +32,118 @@ if TYPE_CHECKING:
 
 _MOST = 1 << 16
 _PR_SET_PDEATHSIG = 1
+_ADOPTED_S = 0.001
 
 
 def serve(wanted: "dict[str, Any]", prctl: "Callable[[int, int], object]") -> "Held":
-    """Import torch and serve the agent. Returns in each rank. Ends with the agent.
+    """Import torch and serve. Returns in each rank. Ends with ddp-run, later with the agent.
 
-    `wanted`: `channel` (a descriptor), `agent` (its pid), `read_at_import` (a pattern: variables that torch reads).
+    `wanted`: `channel` (a descriptor), `parent` (ddp-run's pid), `read_at_import` (a pattern: variables that torch
+    reads).
     """
-    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != wanted["agent"]:  # it ended before the request: no signal would come
-        os._exit(1)
+    _end_with(wanted["parent"], prctl)
     # What stops a job may be sent to each of its processes. This one must outlive the ranks' own clean-up.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     channel = socket.socket(fileno=wanted["channel"])
     channel.set_inheritable(False)
     held, cold = _torch(channel.fileno(), wanted["read_at_import"])
-    channel.send(json.dumps({"cold": cold}).encode())
     while True:
         message, descriptors, _flags, _address = socket.recv_fds(channel, _MOST, 3)
         if not message:
             os._exit(0)
         request = json.loads(message)
+        answer: "dict[str, Any] | None" = None
         if "wait" in request:
             pid, status = os.waitpid(request["wait"], os.WNOHANG)
             answer = {"status": status if pid else None}
-        else:
-            answer = _fork()
+        elif "fork" in request:
+            answer = {"pid": None, "error": cold} if cold else _fork()
             if answer["pid"] == 0:
                 channel.close()
                 _become_rank(descriptors, request["fork"], mask)
                 held.remember()
                 return held
+        elif cold is None and request["begin"] and _is_left_for_the_next_attempt(wanted["parent"], prctl):
+            answer = {"pid": os.getpid()}
+        else:
+            channel = _begin(channel, descriptors, held, cold, mask, prctl)
         for descriptor in descriptors:
             os.close(descriptor)
-        channel.send(json.dumps(dict(answer, seq=request["seq"])).encode())
+        if answer is not None:
+            channel.send(json.dumps(dict(answer, seq=request["seq"])).encode())
+
+
+def _end_with(parent: int, prctl: "Callable[[int, int], object]") -> None:
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the request: no signal would come
+        os._exit(1)
+
+
+def _is_left_for_the_next_attempt(parent: int, prctl: "Callable[[int, int], object]") -> bool:
+    """Fork, and return True in the fork. It becomes a child of ddp-run, which adopts what has lost its parent."""
+    try:
+        between = os.fork()
+    except OSError:  # the next attempt imports torch itself, then
+        return False
+    if between:
+        os.waitpid(between, 0)
+        return False
+    between = os.getpid()
+    try:
+        if os.fork():
+            os._exit(0)
+    except OSError:
+        os._exit(1)
+    os.setsid()
+    while os.getppid() == between:
+        time.sleep(_ADOPTED_S)
+    _end_with(parent, prctl)
+    return True
+
+
+def _begin(
+    channel: socket.socket,
+    descriptors: "list[int]",
+    held: "Held",
+    cold: "str | None",
+    mask: "Any",
+    prctl: "Callable[[int, int], object]",
+) -> socket.socket:
+    """Become the agent of an attempt. Returns in a fork only, which serves that agent: its channel."""
+    with open(descriptors[0], encoding="utf-8", closefd=False) as file:
+        order = json.load(file)
+    for stream in (1, 2):
+        os.dup2(descriptors[1], stream)
+    agent, server = os.getpid(), None
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if cold is None:
+        try:
+            server = os.fork()
+        except OSError as error:
+            cold = "no process to fork from: %s" % error
+        if server == 0:
+            ours.close()
+            channel.close()
+            _end_with(agent, prctl)
+            return its
+    environ, command = dict(os.environ), [sys.executable, "-u", *sys.argv]
+    its.close()
+    channel.close()
+    for descriptor in descriptors:
+        os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(order["environ"])
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    if not held.has("torch"):  # it can't be imported twice in one process
+        for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; a program that it starts should not
+            signal.signal(signum, signal.SIG_DFL)
+        os.execvpe(order["argv"][0], order["argv"], order["environ"])  # noqa: S606
+    held.give("torch")
+
+    from ddp_run.agent import warm
+
+    warm.main(order["argv"], warm.Server(ours, server, command, environ) if server else None, cold)
+    sys.exit()
 
 
 def _torch(channel: int, read_at_import: str) -> "tuple[Held, str | None]":
@@ -72,7 +153,7 @@ def _torch(channel: int, read_at_import: str) -> "tuple[Held, str | None]":
         import torch  # noqa: F401
 
         cold = _why_cold(channel, environ) or _namesake(loaded)
-    except BaseException as error:  # each rank will show it
+    except BaseException as error:  # the agent will show it
         cold = "importing torch failed: %s: %s" % (type(error).__name__, error)
     held = Held(loaded, read_at_import)
     gc.freeze()  # or each rank's collector would touch, and so copy, all of torch's objects: at its end, for 0.7 s
@@ -183,9 +264,13 @@ class Held:
         """Keep the variables that the rank starts with."""
         self._environ = dict(os.environ)
 
+    def has(self, package: str) -> bool:
+        """Whether it's held back."""
+        return package in self._packages
+
     def find_spec(self, name: str, _path: "Any" = None, _target: "Any" = None) -> "Any":
         """A spec that gives the module as it is; None for all others."""
-        if name not in self._packages:
+        if not self.has(name):
             return None
         module = self._modules[name]
         own: "Any" = module.__spec__

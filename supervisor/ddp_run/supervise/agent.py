@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import socket
 import subprocess
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from ddp_run.plan.checks.warm import READ_AT_IMPORT
 from ddp_run.plan.launch_plan import LaunchPlan, agent_environment, dist_timeout_s
 from ddp_run.record import file_names
 from ddp_run.record.run_folder import RunFolder
@@ -19,86 +16,38 @@ from ddp_run.settings.options import Options
 from ddp_run.supervise import open_files
 from ddp_run.supervise.inbox import Inbox
 from ddp_run.values import terminal
-from ddp_run.values.helper_process import HelperProcess, HelperProcesses, die_with_parent, reap
+from ddp_run.values.helper_process import die_with_parent
 from ddp_run.values.private_files import open_private
 
 if TYPE_CHECKING:
     from ddp_run.evidence.log_tail import GrowingLog
 
-
-_GATE = "DDP_RUN_GATE"
-"""For `ddp_run.agent.warm`: the descriptor that says when to begin."""
+Start = Callable[[Sequence[str], Mapping[str, str], int], int]
+"""Starts an agent, given its command line, its environment and a descriptor for its output. Returns its pid."""
+SETTINGS_VARIABLE = "DDP_RUN_AGENT"
+"""For `ddp_run.agent.logs_specs`, which takes it out of the agent's environment."""
 
 
 @final
 class Agent:
     """The process, and its log."""
 
-    def __init__(self, folder: Path, helpers: HelperProcesses) -> None:
-        """`folder`: the attempt's, for the agent's output. `helpers`: the run's."""
+    def __init__(self, folder: Path, start: Start) -> None:
+        """`folder`: the attempt's, for the agent's output."""
         self._log = folder / file_names.AGENT_LOG
-        self._helpers = helpers
-        self._ahead: HelperProcess | None = None
-        """Started, but waiting for `start`: not the job's yet."""
+        self._start = start
         self._read: GrowingLog | None = None
         self.pid: int | None = None
         """None before its start and once it has been reaped."""
 
-    def get_ready(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
-        """Start it ahead: it imports all that it needs, then waits for `start`. Raises OSError. Only with `--warm`."""
-        ours, its = socket.socketpair()
-        with ours, its:
-            pid = self._spawn(argv, {**environ, _GATE: str(its.fileno())}, [its.fileno()])
-            self._ahead = HelperProcess(pid, os.dup(ours.fileno()), os.dup(ours.fileno()))
-        self._helpers.add(self._ahead)
-
     def start(self, argv: Sequence[str], environ: Mapping[str, str]) -> int:
-        """Start it. Returns its pid. Raises OSError. The words are those that `get_ready` got.
+        """Start it. Returns its pid. Raises OSError.
 
         Only `ddp_run.supervise.loop.reap` may wait for it; anyone else would race for its exit code.
         """
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead.tell(b"s"):
-            self._helpers.remove(ahead)
-            self.pid = ahead.pid
-        else:
-            self.pid = self._spawn(argv, environ)
-        if ahead is not None:
-            ahead.close()
+        with open(open_private(self._log, os.O_WRONLY | os.O_APPEND), "ab", buffering=0) as log:
+            self.pid = self._start(argv, environ, log.fileno())
         return self.pid
-
-    def give_up(self) -> None:
-        """End what `get_ready` started, and remove its log: there will be no such attempt."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is None:
-            return
-        ahead.close()
-        if not ahead.reaped:
-            os.killpg(ahead.pid, signal.SIGKILL)  # not reaped, so the number is still its own
-            if reap(ahead.pid):
-                self._helpers.reaped(ahead.pid)
-        self._log.unlink(missing_ok=True)
-
-    def _spawn(self, argv: Sequence[str], environ: Mapping[str, str], keep: Collection[int] = ()) -> int:
-        """Start the program in its own session. `keep`: descriptors that it gets."""
-        follow = die_with_parent()
-
-        def in_child() -> None:
-            follow()
-            open_files.give_back()
-
-        with open(open_private(self._log, os.O_WRONLY | os.O_APPEND), "ab", buffering=0) as output:
-            process = subprocess.Popen(
-                argv,
-                env=environ,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                pass_fds=keep,
-                preexec_fn=in_child,  # noqa: PLW1509  # this process has one thread
-            )
-        process.returncode = 0  # the Popen object may go, the process stays
-        return process.pid
 
     def has_reported(self) -> bool:
         """Whether its log has grown, and ends with its complete report of a failure."""
@@ -111,12 +60,36 @@ class Agent:
         return log is not None and childfailed.is_complete(log.lines)
 
 
+def start(argv: Sequence[str], environ: Mapping[str, str], log: int, keep: Collection[int] = ()) -> int:
+    """Start a program in its own session; it ends with ddp-run. Returns its pid. Raises OSError.
+
+    `log`: a descriptor for its stdout and stderr. `keep`: descriptors that it gets.
+    """
+    follow = die_with_parent()
+
+    def in_child() -> None:
+        follow()
+        open_files.give_back()
+
+    process = subprocess.Popen(
+        argv,
+        env=environ,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+        pass_fds=keep,
+        preexec_fn=in_child,  # noqa: PLW1509  # this process has one thread
+    )
+    process.returncode = 0  # the Popen object may go, the process stays
+    return process.pid
+
+
 def agent_environ(
     plan: LaunchPlan, environ: Mapping[str, str], folder: RunFolder, inbox: Inbox, attempt: int, backend: str | None
 ) -> dict[str, str]:
     """The agent's environment. `backend`: the process group's, if it differs from the program's."""
     given = agent_environment(plan, environ, folder.run_id)
-    given["DDP_RUN_AGENT"] = json.dumps(
+    given[SETTINGS_VARIABLE] = json.dumps(
         {
             "run_folder": str(folder.path),
             "attempt": attempt,
@@ -129,17 +102,9 @@ def agent_environ(
                 "debug": plan.options.ddp_debug,
             },
             "logs_specs": plan.options.logs_specs,
-            **_warm(plan),
         }
     )
     return given
-
-
-def _warm(plan: LaunchPlan) -> dict[str, object]:
-    """For `ddp_run.agent.warm`: variables that torch will set for the ranks, and those that it reads at its import."""
-    if not plan.options.warm:
-        return {}
-    return {"by_torch": {each.name: each.value for each in plan.by_torch}, "read_at_import": READ_AT_IMPORT}
 
 
 def _terminal(options: Options, environ: Mapping[str, str]) -> dict[str, str]:

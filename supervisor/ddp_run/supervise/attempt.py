@@ -10,7 +10,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import assert_never, final
 
 from ddp_run.plan.launch_plan import agent_argv, agent_needed, local_restarts
@@ -40,11 +39,12 @@ from ddp_run.supervise.actions import (
     TellRanksEnded,
     TellUnfinished,
 )
-from ddp_run.supervise.agent import Agent, agent_environ
+from ddp_run.supervise.agent import Agent, Start, agent_environ
 from ddp_run.supervise.children import end_leftovers, not_ended
 from ddp_run.supervise.inbox import Heard
 from ddp_run.supervise.machine import AttemptMachine
 from ddp_run.supervise.ranks import RankProcess, Ranks, read_exit_status
+from ddp_run.supervise.retries import Retries
 from ddp_run.supervise.run import Run
 from ddp_run.tell.tail import Tailer
 from ddp_run.values.process_table import is_alive, living
@@ -64,19 +64,17 @@ _NEXT_RULE_S = 0.02
 class Attempt:
     """Starts an agent and stays with it to its end."""
 
-    def __init__(self, run: Run, number: int, *, port: int | None, instead: int | None, backend: str | None) -> None:
-        """`port`: the master port, `instead`: the one to use in place of the user's, `backend`: as in `agent_environ`.
-
-        Raises OSError if its folder can't be made.
-        """
+    def __init__(self, run: Run, retries: Retries, start: Start) -> None:
+        """`start`: starts the agent. Raises OSError if there's no port, or if the attempt's folder can't be made."""
         plan, options = run.plan, run.plan.options
-        self.number = number
+        instead = retries.choose_port()
+        self.number = number = retries.started
         self._run = run
         self._folder = run.folder.attempt_folder(number)
-        self._port = port
+        self._port = retries.port
         self._argv = agent_argv(plan, folder=self._folder, port=instead)
-        self._environ = agent_environ(plan, run.environ, run.folder, run.inbox, number, backend)
-        self._agent = Agent(self._folder, run.helpers)
+        self._environ = agent_environ(plan, run.environ, run.folder, run.inbox, number, retries.backend)
+        self._agent = Agent(self._folder, start)
         self._machine = AttemptMachine(options.grace_s, local_restarts(options), plan.agent_signals, agent_needed(plan))
         self._ranks = Ranks(number, run.loop, self._read_inbox, self._on_rank_end)
         self._tailer = run.stack.enter_context(Tailer())
@@ -90,16 +88,6 @@ class Attempt:
         """When a rank first ended with another code than 0, on time.monotonic()."""
         self._rules: Iterator[str] | None = None
         """Loads one rule per step."""
-
-    def get_ready(self) -> None:
-        """Start the agent ahead, with `--warm`, so that it starts its ranks at once when it's due. Raises OSError."""
-        self._agent.get_ready(self._argv, self._environ)
-
-    def give_up(self) -> None:
-        """There will be no such attempt, so leave nothing of it."""
-        self._agent.give_up()
-        with suppress(OSError):
-            self._folder.rmdir()
 
     def start(self) -> None:
         """Start the agent. Raises OSError."""

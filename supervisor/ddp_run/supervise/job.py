@@ -30,6 +30,7 @@ from ddp_run.record.journal import Journal, now
 from ddp_run.record.own_process import this_process
 from ddp_run.record.run_folder import RunFolder
 from ddp_run.supervise import companions
+from ddp_run.supervise.agent import start
 from ddp_run.supervise.attempt import Attempt
 from ddp_run.supervise.children import BroughtAlong, become_subreaper, kill_everything_below
 from ddp_run.supervise.inbox import Inbox, clear_stale
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from tenacity import RetryCallState
 
     from ddp_run.supervise.last_page import PageMaker
+    from ddp_run.supervise.warm_agents import WarmAgents
 
 _NEEDED_WHEN_RANKS_START_OR_DIE = (
     "ddp_run.observe.observer",
@@ -106,8 +108,8 @@ class _Job:
         self._retries = Retries(run.plan, lambda: run.nodes is not None)
         self._waiting: Attempt | None = None
         """The first attempt, started and not served yet."""
-        self._next: Attempt | None = None
-        """Gets ready while the run waits for it to be due."""
+        self._warm: WarmAgents | None = None
+        """Starts the agents with `--warm`."""
         self._running: Attempt | None = None
         self._last: Outcome | None = None
         """How the attempt before ended."""
@@ -119,6 +121,10 @@ class _Job:
     def run(self) -> int:
         """Make attempts until one settles it; returns the exit code."""
         self._run.emit(_run_started(self._run, self._argv))
+        if self._run.plan.options.warm:
+            from ddp_run.supervise.warm_agents import WarmAgents
+
+            self._warm = WarmAgents(self._run.plan, self._run.loop, self._run.helpers)
         may_wait = self._run.plan.options.spare_nodes > 0
         if not may_wait:
             self._waiting = self._start_attempt()
@@ -139,8 +145,8 @@ class _Job:
             before_sleep=self._announce_retry,
         )
         outcome: Outcome = attempts(self._attempt)
-        if self._next is not None:
-            self._next.give_up()
+        if self._warm is not None:
+            self._warm.close()
         if self._run.nodes is not None and self._run.nodes.is_left_out:
             self._run.output.say(outcome.decision.reason, level="warning")
             outcome = self._await_part() or outcome
@@ -180,15 +186,11 @@ class _Job:
         """Start the next attempt's agent. Raises OSError."""
         if self._page is not None:
             self._page.give_up()
-        attempt, self._next = self._next or self._another_attempt(), None
+        attempt = Attempt(self._run, self._retries, self._warm.start if self._warm is not None else start)
         attempt.start()
         self._retries.started += 1
         self._count_memory()
         return attempt
-
-    def _another_attempt(self) -> Attempt:
-        retries, instead = self._retries, self._retries.choose_port()
-        return Attempt(self._run, retries.started, port=retries.port, instead=instead, backend=retries.backend)
 
     def _not_started(self, last: Outcome, error: OSError) -> Outcome:
         """The next attempt couldn't be started, so the run ends like its last one."""
@@ -263,12 +265,8 @@ class _Job:
         )
 
     def _pause(self, seconds: float) -> None:
-        """Serve the loop until the next attempt is due; meanwhile, its agent may get ready."""
+        """Serve the loop until the next attempt is due."""
         deadline = time.monotonic() + seconds
-        if self._run.plan.options.warm and not self._is_ending:
-            with suppress(OSError):  # it starts when it's due, then, or can't and says so
-                self._next = self._another_attempt()
-                self._next.get_ready()
         while (remaining := deadline - time.monotonic()) > 0 and not self._is_ending:
             self._run.serve(remaining)
 

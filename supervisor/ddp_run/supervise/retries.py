@@ -125,7 +125,10 @@ class Retries:
 
 
 def back_off() -> wait_base:
-    """Seconds between attempts: 1, 2, 4 … 60, plus up to half a second so that a host's jobs don't start together."""
-    from tenacity import wait_exponential, wait_random
+    """Seconds between attempts: none before the first retry, then 1, 2, 4 … 60.
 
-    return wait_exponential(multiplier=1, min=1, max=60) + wait_random(0, 0.5)
+    These plus up to half a second, so that a host's jobs don't start together.
+    """
+    from tenacity import wait_chain, wait_exponential, wait_none, wait_random
+
+    return wait_chain(wait_none(), wait_exponential(multiplier=0.5, min=1, max=60) + wait_random(0, 0.5))

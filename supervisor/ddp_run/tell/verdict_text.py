@@ -93,7 +93,8 @@ def retry_line(verdict: Verdict, *, delay_s: float, attempt: int, attempts: int,
 
     `attempt` is the next one, counted from 1, of at most `attempts`.
     """
-    coming = f"ddp-run: retrying in {delay_s:.3g} s (attempt {attempt} of {attempts}): {neutral(reason)}"
+    when = f"in {delay_s:.3g} s" if delay_s else "now"
+    coming = f"ddp-run: retrying {when} (attempt {attempt} of {attempts}): {neutral(reason)}"
     return f"{attempt_line(verdict)}\n{coming}"
 
 
