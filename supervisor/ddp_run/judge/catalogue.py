@@ -53,12 +53,21 @@ def rule_modules() -> Iterator[str]:
         yield name
 
 
+@cache
 def _names() -> list[str]:
     return [found.name for found in pkgutil.iter_modules(rules.__path__)]
 
 
 def _module(name: str) -> ModuleType:
     return importlib.import_module(f"{rules.__name__}.{name}")
+
+
+def _cause(file_name: str) -> Cause:
+    module = _module(file_name)
+    asked = {name: getattr(module, name, None) for name in rules.QUESTIONS}
+    signs, symptoms = getattr(module, "SIGNS", ()), getattr(module, "SYMPTOMS", ())
+    frames, text = getattr(module, "FRAMES", None), module.__doc__ or ""
+    return Cause(module.RULE, **asked, signs=signs, symptoms=symptoms, frames=frames, text=text)
 
 
 @cache
@@ -68,11 +77,7 @@ def load() -> tuple[tuple[Cause, ...], tuple[str, ...]]:
     notes: list[str] = []
     for file_name in _names():
         try:
-            module = _module(file_name)
-            asked = {name: getattr(module, name, None) for name in rules.QUESTIONS}
-            signs, symptoms = getattr(module, "SIGNS", ()), getattr(module, "SYMPTOMS", ())
-            frames, text = getattr(module, "FRAMES", None), module.__doc__ or ""
-            causes.append(Cause(module.RULE, **asked, signs=signs, symptoms=symptoms, frames=frames, text=text))
+            causes.append(_cause(file_name))
         except Exception as error:
             notes.append(f"rule {file_name} failed to load: {type(error).__name__}: {error}")
     return tuple(sorted(causes, key=lambda cause: cause.rule.code)), tuple(notes)
@@ -83,10 +88,21 @@ def catalogue() -> tuple[Cause, ...]:
     return load()[0]
 
 
+def cause_named(name: str | None) -> Cause | None:
+    """Return the cause with that name, without loading the others; None if there's none, or its file is broken."""
+    file_name = (name or "").replace("-", "_")
+    with suppress(Exception):
+        if file_name in _names() and (cause := _cause(file_name)).rule.name == name:
+            return cause
+    return None
+
+
 def rule_named(name: str | None, causes: Iterable[Cause] | None = None) -> Rule | None:
-    """Return the cause with that name; None if the catalogue (or `causes`) does not have it."""
-    known = catalogue() if causes is None else causes
-    return next((cause.rule for cause in known if cause.rule.name == name), None)
+    """Return the rule of the cause with that name; None if the catalogue (or `causes`) does not have it."""
+    if causes is None:
+        cause = cause_named(name)
+        return None if cause is None else cause.rule
+    return next((cause.rule for cause in causes if cause.rule.name == name), None)
 
 
 @cache

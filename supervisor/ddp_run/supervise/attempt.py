@@ -10,7 +10,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import assert_never, final
+from typing import TYPE_CHECKING, assert_never, final
 
 from ddp_run.plan.launch_plan import agent_argv, agent_needed, local_restarts
 from ddp_run.record import file_names
@@ -51,6 +51,9 @@ from ddp_run.values.process_table import is_alive, living
 from ddp_run.values.redaction import redact_words
 from ddp_run.values.signals import STOP_SIGNALS
 
+if TYPE_CHECKING:
+    from ddp_run.supervise.last_page import PageMaker
+
 _LOOK_FOR_RANKS_S = 2.0
 """How often to look for ranks among the agent's children, for those that can't say hello."""
 _LOOK_FOR_REPORT_S = 0.02
@@ -58,6 +61,8 @@ _LOAD_CATALOGUE_S = 3.0
 """When to begin to load the rules: after the ranks' start, which needs the CPU, and before a host may have run out of
 memory or files. One per turn, so that the loop isn't away when ranks die."""
 _NEXT_RULE_S = 0.02
+_PREPARE_PAGE_S = 0.02
+"""After the first failure: a fork takes some milliseconds, and the order in which ranks end is looked at first."""
 
 
 @final
@@ -86,6 +91,8 @@ class Attempt:
         """Messages came that weren't the ranks' own."""
         self._first_end: float | None = None
         """When a rank first ended with another code than 0, on time.monotonic()."""
+        self.page: PageMaker | None = None
+        """Makes the page of a run that ends with this attempt."""
         self._rules: Iterator[str] | None = None
         """Loads one rule per step."""
 
@@ -125,6 +132,13 @@ class Attempt:
         """Whether a rank or the agent has, or the job was told to stop."""
         return self._watch.has_failed or self._run.stops > 0
 
+    def prepare_page(self) -> None:
+        """The attempt has failed, so a page may be wanted soon."""
+        from ddp_run.supervise import last_page
+
+        if self.page is None:
+            self.page = last_page.begin(self._run)
+
     def hear(self, event: Event) -> None:
         """Take an event from elsewhere: another node fails."""
         if not self._finished:
@@ -142,8 +156,11 @@ class Attempt:
             while self._queue:
                 event = self._queue.popleft()
                 self._run.emit(event)
+                was_running = self._machine.is_running
                 for action in self._machine.on(event):
                     self._do(action)
+                if was_running and not self._machine.is_running:
+                    self._run.loop.set_timer(_PREPARE_PAGE_S, self.prepare_page)
         finally:
             self._serving = False
 

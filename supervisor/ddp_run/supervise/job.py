@@ -174,7 +174,7 @@ class _Job:
             self._waiting, self._running = None, attempt
             attempt.wait()
             self._running = None
-            outcome = self._last = self._conclude(attempt.number, failed=attempt.has_failed)
+            outcome = self._last = self._conclude(attempt)
             run_end.show_failed(self._run, outcome.verdict)
             if not outcome.decision.free:
                 return outcome
@@ -199,16 +199,18 @@ class _Job:
         number = self._retries.started
         return self._ended(number, Outcome(last.verdict, retry.not_started(number + 1, error)))
 
-    def _conclude(self, number: int, *, failed: bool) -> Outcome:
+    def _conclude(self, attempt: Attempt) -> Outcome:
         """Judge an attempt, with the other nodes if there are any, and decide what follows."""
         from ddp_run.judge import judging, retry
-        from ddp_run.supervise import last_page, run_end
+        from ddp_run.supervise import run_end
 
-        run = self._run
+        run, number = self._run, attempt.number
         self._count_memory()
         if self._log_cap is not None:
             self._log_cap.settle()
-        self._page = last_page.begin(run) if failed else None
+        if attempt.has_failed:
+            attempt.prepare_page()
+        self._page = attempt.page
         events = run.journal.events
         if self._retries.are_used_up:
             seen = judging.judged_by_events(run.folder.path, events, number)

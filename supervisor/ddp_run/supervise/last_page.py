@@ -1,4 +1,4 @@
-"""report.html at a run's end. A fork makes it, which gets ready while a failed attempt is judged.
+"""report.html at a run's end. A fork makes it, which gets ready while a failed attempt ends and is judged.
 
 It knows all events, so nothing is read again, and libraries that only the page needs aren't loaded in ddp-run. It hears
 the verdict, and what happened since, through a pipe; without a word it ends.
@@ -113,7 +113,7 @@ class PageMaker:
 
 def _make(pipe: int, path: Path, events: Sequence[Event]) -> None:
     """Runs after a fork."""
-    from ddp_run.tell.page import rendering
+    from ddp_run.tell.page import files, page, rendering  # noqa: F401  # loaded while there's time
 
     rendering.load()
     with open(pipe, "rb") as file:

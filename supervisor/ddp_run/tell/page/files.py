@@ -53,8 +53,7 @@ def known(
 
     `parts`: folder and events of the job's nodes.
     """
-    told = catalogue.catalogue() if verdict.cause is not None else ()
-    cause = next((each for each in told if each.rule.name == verdict.cause), None)
+    cause = catalogue.cause_named(verdict.cause)
     about = "" if cause is None else catalogue_text.plain_page(cause, _PAGE_WIDTH)
     found = Known(verdict, attempts, decision, folder, advice_page=about)
     if not parts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddp_run import __version__
@@ -33,9 +33,9 @@ def _template() -> jinja2.Template:
     import jinja2
     from markupsafe import Markup
 
-    files = resources.files(__package__)
+    here = Path(__file__).parent
     style, script, template = (
-        files.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js", "page.html.j2")
+        (here / name).read_text(encoding="utf-8") for name in ("page.css", "page.js", "page.html.j2")
     )
     environment = jinja2.Environment(
         autoescape=True,
