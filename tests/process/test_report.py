@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -103,15 +105,15 @@ def test_what_is_no_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow_system
 def test_a_failed_job_leaves_its_page(tmp_path: Path) -> None:
-    """Unless the host is too busy: then the page is left out. The exit code is the rank's either way."""
+    """On a busy host, too: there are twice as many busy processes as CPUs."""
     (tmp_path / "train.py").write_text("import time\ntime.sleep(0.5)\nraise SystemExit(3)\n")
-    for _try in range(5):
+    with ExitStack() as busy:
+        for _each in range(2 * len(os.sched_getaffinity(0))):
+            process = busy.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            busy.callback(process.kill)
         words = [str(DDP_RUN), "--nproc-per-node", "2", "train.py"]
         assert subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=limit(120)).returncode == 3
-        names = {path.name for path in (tmp_path / "ddp-run-logs" / "latest").iterdir()}
-        assert names - {"report.html"} == {"attempt_0", "events.jsonl", "plan.json", "verdict.json"}
-        if "report.html" in names:
-            break
-    else:
-        pytest.fail("five runs, and no page")
-    assert "</html>" in (tmp_path / "ddp-run-logs" / "latest" / "report.html").read_text()
+    folder = tmp_path / "ddp-run-logs" / "latest"
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"attempt_0", "events.jsonl", "plan.json", "verdict.json", "report.html"}
+    assert "</html>" in (folder / "report.html").read_text()
