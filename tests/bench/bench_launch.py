@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import signal
 import socket
 import statistics
@@ -56,6 +57,7 @@ RETRIED = (
     "dist.destroy_process_group()\n"
 )
 IDLE = "import time\ntime.sleep(300)\n"
+HOLDS = GLOO.replace("dist.destroy_process_group()", "open(f'ready.{dist.get_rank()}', 'w')\n" + IDLE)
 
 
 def run(command: Sequence[str | Path], folder: Path, expect: int | None = 0) -> float:
@@ -86,6 +88,18 @@ def whole_job(text: str, ranks: int = 2, ours: Sequence[str] = ()) -> Callable[[
     def measure(folder: Path, launcher: str) -> float:
         options = ours if launcher == "ddp-run" else ()
         return run([BIN / launcher, *options, "--nproc-per-node", str(ranks), script(folder, text)], folder)
+
+    return measure
+
+
+def cpu_of(job: Callable[[Path, str], float]) -> Callable[[Path, str], float]:
+    """CPU seconds of a job's processes, all of which have been waited for when it's over."""
+
+    def measure(folder: Path, launcher: str) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        job(folder, launcher)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     return measure
 
@@ -151,6 +165,7 @@ MEASURES: dict[str, tuple[str, Callable[[Path, str], float]]] = {
     "gloo-8": ("8 ranks, gloo all_reduce, start to end", whole_job(GLOO, 8)),
     "warm-hello-8": ("8 ranks, hello, --warm, start to end", whole_job(HELLO, 8, ["--warm"])),
     "warm-gloo-8": ("8 ranks, gloo all_reduce, --warm, start to end", whole_job(GLOO, 8, ["--warm"])),
+    "warm-gloo-8-cpu": ("the same, CPU seconds", cpu_of(whole_job(GLOO, 8, ["--warm"]))),
     "warm-retry": ("2 ranks, death to the next attempt's all_reduce, --warm", crash_to_all_reduce(2)),
     "warm-retry-8": ("8 ranks, death to the next attempt's all_reduce, --warm", crash_to_all_reduce(8)),
     "nodes": ("2 nodes of 1 rank, gloo all_reduce, start to end", two_nodes(GLOO)),
@@ -207,6 +222,26 @@ def idle(nodes: int, ranks: int, seconds: float = 30.0) -> None:
     print(f"idle, {nodes} x {ranks} ranks: {shares} of a core for each supervisor, {memory:.1f} MiB resident")
 
 
+def memory(ranks: int = 8) -> None:
+    """Memory of whole jobs, from the launcher to the ranks, which have torch and a process group and wait."""
+    warm = ["ddp-run", "--warm"]
+    for words in (["torchrun"], ["ddp-run"], warm, [*warm, "--max-retries=1"]):
+        with tempfile.TemporaryDirectory() as place:
+            command: list[str | Path] = [BIN / words[0], *words[1:]]
+            command += ["--nproc-per-node", str(ranks), script(Path(place), HOLDS)]
+            job = subprocess.Popen(
+                command, cwd=place, env=environ(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            while len(list(Path(place).glob("ready.*"))) < ranks:
+                time.sleep(0.1)
+            time.sleep(3)
+            processes = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
+            pss = sum(each.memory_full_info().pss for each in processes) / 2**20
+            job.send_signal(signal.SIGTERM)
+            job.wait(60)
+        print(f"{' '.join(words)}, {ranks} ranks: {pss:.0f} MiB (PSS) in {len(processes)} processes")
+
+
 def doctor(rounds: int) -> None:
     """`ddp-run doctor --quick`, whatever it thinks of this host."""
     with tempfile.TemporaryDirectory() as place:
@@ -221,7 +256,7 @@ def cpu_s(pid: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=[*MEASURES, "idle", "doctor"], metavar="NAME")
+    parser.add_argument("names", nargs="*", default=[*MEASURES, "idle", "memory", "doctor"], metavar="NAME")
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
     for name in args.names:
@@ -229,6 +264,8 @@ def main() -> None:
             idle(nodes=1, ranks=8)
             idle(nodes=1, ranks=1)
             idle(nodes=2, ranks=1)
+        elif name == "memory":
+            memory()
         elif name == "doctor":
             doctor(args.rounds)
         else:
