@@ -16,7 +16,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-_AGENT_MODULE = "torch.distributed.run"
 _BOOT_VARIABLE = "DDP_RUN_BOOT"
 _ANSWER_S = 1.0
 """The server answers within milliseconds, but may be stopped, or the host may swap: then a rank counts as running."""
@@ -163,6 +162,6 @@ def main(argv: Sequence[str], server: Server | None, cold: str | None) -> None:
     """Be torch's agent. `argv`: its command line. Without a `server` all ranks start as ever; `cold` says why."""
     from torch.distributed import run
 
-    sys.argv = [run.__file__, *argv[argv.index(_AGENT_MODULE) + 1 :]]
+    sys.argv = [run.__file__, *argv[argv.index(run.__name__) + 1 :]]
     _start_ranks_with(server, cold)
     run.main()

@@ -72,7 +72,7 @@ class WarmAgents:
         """Have the process at the other end become the agent. False if it has ended."""
         assert self._channel is not None
         begin = {"begin": self._plan.options.max_retries > 0, "seq": 0}
-        with open(os.memfd_create("order"), "w+", encoding="utf-8", errors="surrogateescape") as file:
+        with open(os.memfd_create("order"), "w+", encoding="utf-8") as file:
             json.dump({"argv": argv, "environ": dict(environ)}, file)
             file.seek(0)
             with suppress(OSError):
