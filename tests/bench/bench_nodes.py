@@ -24,10 +24,10 @@ from ddp_run.judge.verdict import FirstFailure, Verdict
 from ddp_run.plan.net import free_port
 from ddp_run.record.events import Event, MonotonicNs, Rank, RankFailed
 from ddp_run.supervise.loop import Loop
-from ddp_run.supervise.nodes.agreement import Ears, Place
 from ddp_run.supervise.nodes.hub import Hub
 from ddp_run.supervise.nodes.member import Member
 from ddp_run.supervise.nodes.messages import Report
+from ddp_run.supervise.nodes.place import Ears, Place
 
 IDLE_S = 5.0
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import pytest
 
-from ddp_run.supervise.nodes import munge
+from ddp_run.supervise.nodes.place import Munge
 from tests.waiting import limit
 
 from .cluster import Cluster
@@ -88,7 +88,7 @@ def test_two_nodes_that_are_both_node_0(cluster: Cluster, start_job: StartJob) -
 def test_a_port_that_nothing_protects_is_warned_of_by_node_0(cluster: Cluster, start_job: StartJob) -> None:
     outcomes = start_job(cluster, *WIRES, "--steps", 2, env={"DDP_RUN_SECRET": ""}).wait()
     said = f"anybody who reaches port {PORT + 1} can end the job: set DDP_RUN_SECRET to the same value on all nodes"
-    assert [outcome.stderr.count(said) for outcome in outcomes] == [0 if munge.runs_here() else 1, 0]
+    assert [outcome.stderr.count(said) for outcome in outcomes] == [0 if Munge.runs_here() else 1, 0]
 
 
 def test_a_node_that_would_go_on_computing_is_ended(cluster: Cluster, start_job: StartJob) -> None:

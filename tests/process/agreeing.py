@@ -24,10 +24,11 @@ from ddp_run.record.events import (
 )
 from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Loop
-from ddp_run.supervise.nodes.agreement import Ears, Place, Side
+from ddp_run.supervise.nodes.agreement import Side
 from ddp_run.supervise.nodes.hub import Hub
-from ddp_run.supervise.nodes.join import job_key, meet
+from ddp_run.supervise.nodes.join import meet
 from ddp_run.supervise.nodes.member import Member
+from ddp_run.supervise.nodes.place import Ears, Place, job_key
 
 KEY = job_key({"DDP_RUN_SECRET": "hush"}, "job")
 

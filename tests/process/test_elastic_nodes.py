@@ -14,8 +14,8 @@ from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import AgentExited, SignalReceived
 from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Loop
-from ddp_run.supervise.nodes.agreement import Place
 from ddp_run.supervise.nodes.messages import Report
+from ddp_run.supervise.nodes.place import Place
 
 __all__ = ["loop", "place"]
 

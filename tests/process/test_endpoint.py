@@ -19,9 +19,9 @@ from ddp_run.evidence.model import Evidence
 from ddp_run.judge.diagnose import judge
 from ddp_run.record.events import EndpointTaken, Event, LocalRank, MonotonicNs, PeerFailed, Rank, RankStarted
 from ddp_run.supervise.loop import Loop
-from ddp_run.supervise.nodes import endpoint
-from ddp_run.supervise.nodes.agreement import Ears
-from ddp_run.supervise.nodes.endpoint import Endpoint
+from ddp_run.supervise.nodes import reach
+from ddp_run.supervise.nodes.place import Ears
+from ddp_run.supervise.nodes.reach import Endpoint
 
 STORES = """
 import torch.distributed as dist
@@ -63,7 +63,7 @@ class Node:
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
     for name, seconds in (("FIRST_S", 0.0), ("_AGAIN_S", 0.2), ("_ANSWER_S", 1.0)):
-        monkeypatch.setattr(endpoint, name, seconds)
+        monkeypatch.setattr(reach, name, seconds)
     with Loop([]) as made:
         yield made
 
@@ -128,12 +128,12 @@ def test_a_store_is_left_alone(loop: Loop) -> None:
             assert not node.serve(lambda: bool(node.told or node.said), 2.5)  # noqa: B023
             assert node.endpoint._socket is None
             with socket.create_connection(("127.0.0.1", port)) as client:  # as a store that answers late is asked
-                client.sendall(endpoint._GREETING + b"\1\2\3\4" + endpoint._PROVOKES)
+                client.sendall(reach._GREETING + b"\1\2\3\4" + reach._PROVOKES)
                 client.settimeout(limit(20))
                 answer = b""
                 while len(answer) < 8:
                     answer += client.recv(8)
-            assert answer == b"\1\2\3\4" + endpoint._PROVOKES[1:]
+            assert answer == b"\1\2\3\4" + reach._PROVOKES[1:]
         stores.kill()
 
 
@@ -158,7 +158,7 @@ def test_a_program_that_hangs_up_may_be_a_proxy(loop: Loop) -> None:
 
 def test_a_store_may_answer_in_pieces(loop: Loop) -> None:
     def answer(taken: socket.socket) -> None:
-        nonce = taken.recv(64)[len(endpoint._GREETING) :]
+        nonce = taken.recv(64)[len(reach._GREETING) :]
         taken.sendall(nonce[:1])
         time.sleep(0.3)
         taken.sendall(nonce[1:])

@@ -41,7 +41,6 @@ from ddp_run.record.events import (
 from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Loop
 from ddp_run.supervise.nodes import agreement, messages, other_node
-from ddp_run.supervise.nodes.agreement import Place
 from ddp_run.supervise.nodes.link import Ended, Link, Opened
 from ddp_run.supervise.nodes.messages import (
     Agreed,
@@ -57,7 +56,8 @@ from ddp_run.supervise.nodes.messages import (
     encode,
 )
 from ddp_run.supervise.nodes.other_node import OtherNode
-from ddp_run.supervise.nodes.rival import Rival
+from ddp_run.supervise.nodes.place import Place
+from ddp_run.supervise.nodes.reach import Rival
 from ddp_run.values.node_fact import Fact
 
 __all__ = ["loop", "place", "runs"]

@@ -14,11 +14,10 @@ from tests.process.agreeing import Run, loop, place, serve, serve_for
 from tests.waiting import wait_until
 
 from ddp_run.supervise.loop import Loop
-from ddp_run.supervise.nodes import agreement, munge
-from ddp_run.supervise.nodes.agreement import Place
-from ddp_run.supervise.nodes.link import dial
-from ddp_run.supervise.nodes.munge import Munge
-from ddp_run.supervise.nodes.reach import Reach
+from ddp_run.supervise.nodes import agreement
+from ddp_run.supervise.nodes import place as place_module
+from ddp_run.supervise.nodes.link import Reach, dial
+from ddp_run.supervise.nodes.place import Munge, Place
 
 __all__ = ["loop", "place"]
 
@@ -41,7 +40,7 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     started = subprocess.Popen([program, "--foreground", "--force", *words], stderr=subprocess.DEVNULL)
     try:
         wait_until(socket.exists, "munged's socket")
-        monkeypatch.setattr(munge, "_SOCKET", socket)
+        monkeypatch.setattr(place_module, "_SOCKET", socket)
         yield socket
     finally:
         started.terminate()
@@ -77,9 +76,9 @@ def test_what_was_not_opened_is_not_tried_again_with_each_connection(
     first, second = Munge(), Munge()
     secrets = first.make(), second.make()
     other = Munge()
-    monkeypatch.setattr(munge, "_SOCKET", daemon.with_name("none"))
+    monkeypatch.setattr(place_module, "_SOCKET", daemon.with_name("none"))
     assert other.open(first.credential) is None
-    monkeypatch.setattr(munge, "_SOCKET", daemon)
+    monkeypatch.setattr(place_module, "_SOCKET", daemon)
     assert other.open(first.credential) is None
     assert other.why is not None
     assert other.open(second.credential) == secrets[1]
@@ -95,7 +94,7 @@ def test_who_shows_none_is_not_node_0_where_munge_runs(daemon: Path) -> None:
 
 
 def test_without_munge_there_is_no_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(munge, "_SOCKET", tmp_path / "none")
+    monkeypatch.setattr(place_module, "_SOCKET", tmp_path / "none")
     none = Munge()
     assert (none.make(), none.credential, none.open(None), none.why) == (b"", None, b"", None)
     assert none.open("MUNGE:x") is None
@@ -112,7 +111,7 @@ def test_nodes_of_one_user_meet_and_others_stay_outside(
     stranger = dial(loop, place.address, place.port, place.job_key, lambda link, message: heard.append(link.reach))
     assert stranger is not None
     serve(loop, lambda: Reach.HUNG_UP in heard or (not stranger.is_open and bool(heard)))
-    monkeypatch.setattr(munge, "_SOCKET", daemon.with_name("none"))
+    monkeypatch.setattr(place_module, "_SOCKET", daemon.with_name("none"))
     two = Run(loop, replace(place, node_rank=2, host="c", munge=Munge()))
     serve(loop, lambda: bool(two.said))
     assert "can't open its credential; or set the same DDP_RUN_SECRET on all nodes" in two.said[0]

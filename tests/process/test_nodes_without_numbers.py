@@ -13,13 +13,13 @@ from ddp_run.record.events import (
 )
 from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Loop
-from ddp_run.supervise.nodes.agreement import Place
 from ddp_run.supervise.nodes.hub import Hub
+from ddp_run.supervise.nodes.link import Reach
 from ddp_run.supervise.nodes.member import Member
 from ddp_run.supervise.nodes.messages import (
     Report,
 )
-from ddp_run.supervise.nodes.reach import Reach
+from ddp_run.supervise.nodes.place import Place
 
 __all__ = ["loop", "place"]
 

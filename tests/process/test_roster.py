@@ -11,7 +11,7 @@ from tests.waiting import wait_until
 
 from ddp_run.supervise.loop import Loop, reap
 from ddp_run.supervise.nodes import roster
-from ddp_run.supervise.nodes.agreement import Ears, Place
+from ddp_run.supervise.nodes.place import Ears, Place
 from ddp_run.supervise.nodes.roster import Roster
 from ddp_run.values.helper_process import HelperProcesses
 

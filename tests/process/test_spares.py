@@ -13,8 +13,8 @@ from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import FirstFailure, Retry, Verdict
 from ddp_run.record.events import NodesReplaced, Rank
 from ddp_run.supervise.loop import Loop
-from ddp_run.supervise.nodes.agreement import Place
 from ddp_run.supervise.nodes.messages import Report, Start
+from ddp_run.supervise.nodes.place import Place
 
 __all__ = ["loop", "place"]
 

@@ -15,7 +15,7 @@ from ddp_run.plan.net import free_port
 from ddp_run.record.events import AttemptStarted, Noted, Rank, RankExited, RankFinished, RanksEnded, StragglerSeen
 from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Loop
-from ddp_run.supervise.nodes.agreement import Place
+from ddp_run.supervise.nodes.place import Place
 
 __all__ = ["loop", "place", "runs"]
 

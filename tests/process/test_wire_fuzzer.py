@@ -28,7 +28,6 @@ from ddp_run.plan.net import free_port
 from ddp_run.record.events import MonotonicNs, Rank, StragglerSeen
 from ddp_run.supervise.loop import Loop
 from ddp_run.supervise.nodes import hub as hub_side
-from ddp_run.supervise.nodes.agreement import Place
 from ddp_run.supervise.nodes.link import Link, dial
 from ddp_run.supervise.nodes.messages import (
     Agreed,
@@ -52,6 +51,7 @@ from ddp_run.supervise.nodes.messages import (
     Start,
     encode,
 )
+from ddp_run.supervise.nodes.place import Place
 
 pytestmark = pytest.mark.slow_system
 

@@ -62,7 +62,7 @@ PURE = (
     *("values.signals", "values.problem", "values.secret_forms", "values.secret_names", "values.redaction"),
     "values.lines",
     *("values.typed_fields", "values.sealed", "supervise.nodes.messages"),
-    *("supervise.nodes.reach", "values.node_fact", "api.options"),
+    *("values.node_fact", "api.options"),
     *("doctor.findings", "doctor.checks.gpu_links"),
     *("doctor.gpu_table", "doctor.checks.nodes", "doctor.checks.ranks", "doctor.reports"),
 )

@@ -6,7 +6,8 @@ import errno
 
 import pytest
 
-from ddp_run.supervise.nodes.reach import Reach, command, if_this_host, in_words, of_errno, silence
+from ddp_run.supervise.nodes.link import Reach, of_errno
+from ddp_run.supervise.nodes.reach import command, if_this_host, in_words, silence
 
 
 @pytest.mark.parametrize("control", Reach)

@@ -5,23 +5,19 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 from ddp_run.judge.of_nodes import NodeReport, agreed, alone, ends_of, of_nodes, reported
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.observe.picture import Gone, OtherNodes, Picture
-from ddp_run.record.events import Event, EventSink, NodeRankTaken, Noted, PeerFailed, RanksEnded, RankStarted
+from ddp_run.record.events import Event, Noted, RanksEnded, RankStarted
 from ddp_run.record.journal import now
-from ddp_run.supervise.loop import Loop
 from ddp_run.supervise.nodes.host_time import HostClocks, Standstill, read
 from ddp_run.supervise.nodes.messages import Agreed, Numbered, Paused, Report, Start, Word, about
-from ddp_run.supervise.nodes.munge import Munge
+from ddp_run.supervise.nodes.place import Ears, Place
 from ddp_run.tell.selection import last_lines
-from ddp_run.values.helper_process import HelperProcesses
-from ddp_run.values.node_fact import Fact
 
 SOON_S = 0.05
 """The least time between two looks at who is silent."""
@@ -39,80 +35,8 @@ VERDICTS_S = 4.0
 """How long, beyond the grace, the verdicts of all nodes are waited for once one has failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """This node in its job, and where the nodes meet. `address`: the host's that all know."""
-
-    node_rank: int | None
-    """None: torch numbers the nodes when they have met, and the hub is where the rendezvous' endpoint is."""
-    nodes: int
-    """The most that the job may have."""
-    host: str
-    folder: str
-    address: str
-    port: int
-    job_key: bytes
-    grace_s: float
-    agent_restarts: bool
-    """The agents restart ranks themselves (--max-restarts), or for a node that joins (--nnodes MIN:MAX)."""
-    least: int | None = None
-    """In an elastic job: the fewest nodes that it runs on. None: always `nodes`."""
-    spares: int = 0
-    """How many more nodes may wait to take another's place."""
-    master_port: int = 0
-    join_s: float = 900.0
-    """How long nodes may be missing before the job ends: as long as torch's own rendezvous waits."""
-    facts: tuple[Fact, ...] = ()
-    """What this node is like; empty with `--preflight off`."""
-    strict: bool = False
-    """A difference between nodes that breaks jobs ends this one."""
-    host_names: tuple[str, ...] = ()
-    """A command that prints the hosts of all nodes, by node rank; empty if there is none."""
-    munge: Munge = field(default_factory=partial(Munge, is_wanted=False))
-    """What adds a secret to the key, unless the user's own is in it."""
-    has_endpoint: bool = False
-    """The rendezvous' endpoint is on this host."""
-
-    @property
-    def needed(self) -> int:
-        """How many nodes the job can't begin without."""
-        return self.nodes if self.least is None else self.least
-
-    @property
-    def node_0(self) -> str:
-        """What to call the node that has the hub, before it has said who it is."""
-        return "node 0" if self.node_rank is not None else "the endpoint's host"
-
-
-@dataclass(frozen=True, slots=True)
-class Ears:
-    """What an agreement needs of the run."""
-
-    loop: Loop
-    emit: EventSink
-    events: Sequence[Event]
-    """All that the sinks got."""
-    say: Callable[[str], None]
-    end_ranks: Callable[[int, Event], None]
-    """End the ranks of an attempt, or let its agent go if all ranks have ended. An attempt that has not begun yet is
-    not begun then."""
-    serve: Callable[[float], object]
-    """Serve the loop for at most so many seconds."""
-    stops: Callable[[], int]
-    """How often ddp-run was told to stop."""
-    helpers: HelperProcesses = field(default_factory=HelperProcesses)
-    """Where processes beside the job are known."""
-
-
 Decide = Callable[[Verdict], Decision]
 """What follows from the job's verdict. Asked on node 0; the others get its answer."""
-
-
-def end_for_rank(ears: Ears, place: Place, attempt: int, taken_by: str) -> None:
-    """End this node's part of a job in which another host has its node rank."""
-    clash = NodeRankTaken(now(), place.node_rank or 0, taken_by, place.host)
-    ears.emit(clash)
-    ears.end_ranks(attempt, PeerFailed(now(), place.node_rank, taken_by, clash.said))
 
 
 class Side(ABC):

@@ -13,8 +13,8 @@ from ddp_run.judge import unlike_nodes
 from ddp_run.record.events import Noted
 from ddp_run.record.file_names import EVENTS
 from ddp_run.record.journal import now
-from ddp_run.supervise.nodes.agreement import Ears, Place
 from ddp_run.supervise.nodes.other_node import OtherNode
+from ddp_run.supervise.nodes.place import Ears, Place
 from ddp_run.supervise.nodes.roster import Roster
 from ddp_run.tell import node_table
 from ddp_run.tell.verdict_file import keep_facts

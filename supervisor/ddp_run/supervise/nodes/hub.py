@@ -15,11 +15,12 @@ from ddp_run.record.events import AllRanksEnded, NodeRankTaken, Noted, PeerFaile
 from ddp_run.record.journal import now
 from ddp_run.supervise import open_files
 from ddp_run.supervise.nodes import messages
-from ddp_run.supervise.nodes.agreement import SOON_S, VERDICTS_S, Decide, Ears, Place, Side
+from ddp_run.supervise.nodes.agreement import SOON_S, VERDICTS_S, Decide, Side
 from ddp_run.supervise.nodes.comparison import Comparison
 from ddp_run.supervise.nodes.link import Ended, Link, Listener, Opened
 from ddp_run.supervise.nodes.messages import EndedWell, Failing, Join, Message, Numbered, Paused, Report, Word
 from ddp_run.supervise.nodes.other_node import OtherNode
+from ddp_run.supervise.nodes.place import Ears, Place
 from ddp_run.supervise.nodes.reach import if_this_host
 from ddp_run.supervise.nodes.roster import Roster
 from ddp_run.supervise.nodes.together import HubView

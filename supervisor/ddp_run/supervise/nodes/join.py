@@ -17,13 +17,11 @@ from ddp_run.record.events import Event, Noted
 from ddp_run.record.journal import now
 from ddp_run.settings import schedulers
 from ddp_run.settings.options import Options
-from ddp_run.supervise.nodes.agreement import Ears, Place, Side
-from ddp_run.supervise.nodes.endpoint import Endpoint
+from ddp_run.supervise.nodes.agreement import Side
 from ddp_run.supervise.nodes.hub import Hub
 from ddp_run.supervise.nodes.member import Member
-from ddp_run.supervise.nodes.munge import Munge
-from ddp_run.supervise.nodes.reach import SECRET
-from ddp_run.supervise.nodes.rival import Rival
+from ddp_run.supervise.nodes.place import SECRET, Ears, Munge, Place, job_key
+from ddp_run.supervise.nodes.reach import Endpoint, Question, Rival
 from ddp_run.values.addresses import is_local, is_this_host
 from ddp_run.values.node_fact import Fact
 
@@ -87,7 +85,7 @@ def _warn_of_strangers(place: Place, ears: Ears) -> None:
     )
 
 
-def _keep(run: Run, each: Side | Rival | Endpoint) -> None:
+def _keep(run: Run, each: Side | Question) -> None:
     run.stack.callback(each.close)
     run.sinks.append(each.hear)
 
@@ -118,11 +116,6 @@ def meet(place: Place, ears: Ears) -> tuple[Side | None, Rival | None]:
 
 def _alone(why: object) -> Noted:
     return Noted(now(), f"each node judges for itself: {why}")
-
-
-def job_key(environ: Mapping[str, str], job: str) -> bytes:
-    """The key of a job's messages: with DDP_RUN_SECRET a secret, without it only what tells jobs apart."""
-    return f"{environ.get(SECRET, '')}\n{job}".encode()
 
 
 def _place(run: Run, host: str, port: int, ears: Ears) -> Place:

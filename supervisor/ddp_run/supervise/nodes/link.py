@@ -14,12 +14,12 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from enum import StrEnum
 from functools import partial
 from typing import final
 
 from ddp_run.supervise.loop import Loop
 from ddp_run.supervise.nodes.messages import Message, decode, encode
-from ddp_run.supervise.nodes.reach import Reach, of_errno
 from ddp_run.values.addresses import is_local
 from ddp_run.values.sealed import LONGEST_LINE, Seal, session_key
 from ddp_run.values.typed_fields import frozen
@@ -42,6 +42,33 @@ _LONGEST_GREETING = 1024
 _TCP_INFO_BYTES, _LAST_ACK = 104, 56
 """Of `struct tcp_info` (linux/tcp.h): how much of it all kernels have, and where tcpi_last_ack_recv is, in ms."""
 _TO_SERVER, _TO_CLIENT = "to server", "to client"
+
+
+class Reach(StrEnum):
+    """How far a connection to a port has come that is not open."""
+
+    SILENT = "no answer"
+    REFUSED = "connection refused"
+    NO_ROUTE = "no route to host"
+    STRANGER = "a program answers, but does not greet as ddp-run does"
+    HUNG_UP = "connection closed"
+    FAILED = "cannot connect"
+
+
+_OF_ERRNO = {
+    0: Reach.STRANGER,  # it took the connection, and closed it
+    errno.ECONNRESET: Reach.STRANGER,
+    errno.ECONNREFUSED: Reach.REFUSED,
+    errno.ETIMEDOUT: Reach.SILENT,
+    errno.EHOSTUNREACH: Reach.NO_ROUTE,
+    errno.ENETUNREACH: Reach.NO_ROUTE,
+    errno.EHOSTDOWN: Reach.NO_ROUTE,
+}
+
+
+def of_errno(code: int) -> Reach:
+    """What the end of a connection says that was dialled and never greeted; 0: it was closed, or spoke otherwise."""
+    return _OF_ERRNO.get(code, Reach.FAILED)
 
 
 @frozen

@@ -18,19 +18,11 @@ from ddp_run.record.attempt_events import since_waiting
 from ddp_run.record.events import AllRanksEnded, Noted, PeerFailed, WaitsAsSpare
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes import messages
-from ddp_run.supervise.nodes.agreement import (
-    FIRST_WORD_S,
-    SOON_S,
-    VERDICTS_S,
-    Decide,
-    Ears,
-    Place,
-    Side,
-    end_for_rank,
-)
-from ddp_run.supervise.nodes.link import Ended, Link, Opened, dial
+from ddp_run.supervise.nodes.agreement import FIRST_WORD_S, SOON_S, VERDICTS_S, Decide, Side
+from ddp_run.supervise.nodes.link import Ended, Link, Opened, Reach, dial
 from ddp_run.supervise.nodes.messages import EndedWell, Failing, Leaving, Message, Numbered, Paused, Report, Word
-from ddp_run.supervise.nodes.reach import SECRET, Reach, command, if_this_host, in_words, silence
+from ddp_run.supervise.nodes.place import SECRET, Ears, Place
+from ddp_run.supervise.nodes.reach import command, end_for_rank, if_this_host, in_words, silence
 from ddp_run.supervise.nodes.together import MemberView
 from ddp_run.values.words import node_name
 

@@ -13,9 +13,9 @@ from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Retry, Verdict
 from ddp_run.record.events import NodesReplaced
 from ddp_run.record.journal import now
-from ddp_run.supervise.nodes.agreement import Ears, Place
 from ddp_run.supervise.nodes.messages import Join
 from ddp_run.supervise.nodes.other_node import OtherNode
+from ddp_run.supervise.nodes.place import Ears, Place
 from ddp_run.values.helper_process import HelperProcess, spawn
 from ddp_run.values.words import named_nodes
 

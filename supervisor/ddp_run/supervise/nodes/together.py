@@ -15,9 +15,9 @@ from ddp_run.observe.picture import Picture, explain_all
 from ddp_run.observe.progress import Stall
 from ddp_run.record.events import SAMPLE_S, Noted
 from ddp_run.record.journal import now
-from ddp_run.supervise.nodes.agreement import Ears
 from ddp_run.supervise.nodes.messages import BEAT_S, Came, Looked, Message, Ping, Slow, Stalled
 from ddp_run.supervise.nodes.other_node import OtherNode
+from ddp_run.supervise.nodes.place import Ears
 from ddp_run.supervise.nodes.roster import Roster
 
 _ASKED_EVERY = round(SAMPLE_S / BEAT_S)
