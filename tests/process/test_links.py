@@ -40,7 +40,8 @@ from ddp_run.record.events import (
 )
 from ddp_run.record.journal import now
 from ddp_run.supervise.loop import Loop
-from ddp_run.supervise.nodes import agreement, messages, other_node
+from ddp_run.supervise.nodes import agreement, messages, roster
+from ddp_run.supervise.nodes.clocks import PeerClock
 from ddp_run.supervise.nodes.link import Ended, Link, Opened
 from ddp_run.supervise.nodes.messages import (
     Agreed,
@@ -55,9 +56,9 @@ from ddp_run.supervise.nodes.messages import (
     decode,
     encode,
 )
-from ddp_run.supervise.nodes.other_node import OtherNode
 from ddp_run.supervise.nodes.place import Place
 from ddp_run.supervise.nodes.reach import Rival
+from ddp_run.supervise.nodes.roster import OtherNode
 from ddp_run.values.node_fact import Fact
 
 __all__ = ["loop", "place", "runs"]
@@ -573,7 +574,7 @@ def test_a_node_that_ends_without_a_word_is_lost(loop: Loop, runs: list[Run]) ->
 def test_a_node_that_is_paused_is_not_lost(
     loop: Loop, runs: list[Run], node: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (other_node, messages):
+    for module in (roster, messages):
         monkeypatch.setattr(module, "LOST_S", 8.0)
     stopped = SignalSent(MonotonicNs(1), Target.JOB, signal.SIGSTOP, (), "ddp-run was stopped")
     runs[node].side.hear(stopped)
@@ -692,13 +693,13 @@ def test_a_nodes_wall_clock_is_measured(loop: Loop, wall_s: float, seconds: str)
     link = End(loop, one, KEY, is_server=True).link
     node = OtherNode(1, Join(1, 2, "b", "/r"), link)
     node.ping(7)
-    assert not node.clock
-    node._pinged = (7, time.monotonic_ns() - 10**9)
-    node.measure(Pong(7, time.monotonic_ns(), time.time_ns()))
-    assert not node.clock, "an answer after a second tells too little"
+    assert not node.clock.facts
+    node.clock._asked = (7, time.monotonic_ns() - 10**9)
+    node.clock.measure(Pong(7, time.monotonic_ns(), time.time_ns()))
+    assert not node.clock.facts, "an answer after a second tells too little"
     node.ping(7)
-    node.measure(Pong(7, time.monotonic_ns(), time.time_ns() + round(wall_s * 1e9)))
-    assert [fact.value for fact in node.clock] == [seconds]
+    node.clock.measure(Pong(7, time.monotonic_ns(), time.time_ns() + round(wall_s * 1e9)))
+    assert [fact.value for fact in node.clock.facts] == [seconds]
     link.close()
     other.close()
 
@@ -710,17 +711,17 @@ def test_a_measurement_of_a_clock_loses_worth_with_time(loop: Loop) -> None:
 
     def measure(after_s: float, ahead_s: float) -> float:
         """An answer that took 2 ms more than nothing, so long after the last one that counted."""
-        node._measured_at -= round(after_s * 1e9)
-        node._pinged = (7, time.monotonic_ns() - 4_000_000)
-        node.measure(Pong(7, time.monotonic_ns(), time.time_ns() + round(ahead_s * 1e9)))
-        offset_ns = node.wall_offset_ns
+        node.clock._measured_at -= round(after_s * 1e9)
+        node.clock._asked = (7, time.monotonic_ns() - 4_000_000)
+        node.clock.measure(Pong(7, time.monotonic_ns(), time.time_ns() + round(ahead_s * 1e9)))
+        offset_ns = node.clock.wall_offset_ns
         assert offset_ns is not None
         return round(offset_ns / 1e9, 1)
 
     node.ping(7)
-    assert node.wall_offset_ns is None
-    node.measure(Pong(7, time.monotonic_ns(), time.time_ns() + 10**9))
-    assert round((node.wall_offset_ns or 0) / 1e9, 1) == 1.0
+    assert node.clock.wall_offset_ns is None
+    node.clock.measure(Pong(7, time.monotonic_ns(), time.time_ns() + 10**9))
+    assert round((node.clock.wall_offset_ns or 0) / 1e9, 1) == 1.0
     assert measure(10, 2.0) == 1.0, "clocks run apart by 0.15 ms in ten seconds: a rough answer knows less"
     assert measure(1000, 3.0) == 3.0, "and by 15 ms in a thousand"
     link.close()
@@ -728,7 +729,7 @@ def test_a_measurement_of_a_clock_loses_worth_with_time(loop: Loop) -> None:
 
 
 def test_a_clock_that_nobody_tells_is_not_waited_for(loop: Loop, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OtherNode, "measure", lambda _node, _pong: None)
+    monkeypatch.setattr(PeerClock, "measure", lambda _clock, _pong: None)
     runs = unlike(loop, place)
     (compared,) = runs[0].events
     assert isinstance(compared, NodesCompared)

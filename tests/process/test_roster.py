@@ -39,7 +39,7 @@ def serve(loop: Loop, helpers: HelperProcesses) -> None:
 def hosts(loop: Loop, helpers: HelperProcesses, command: tuple[str, ...], nodes: int) -> Roster:
     place = Place(0, nodes, "gpu00", "/runs/r", "127.0.0.1", 1, b"", 1.0, False, host_names=command)
     ears = Ears(loop, print, (), print, print, print, lambda: 0, helpers)
-    return Roster(place, ears, {})
+    return Roster(place, ears)
 
 
 def asked(loop: Loop, *command: str, nodes: int = 12) -> Roster:

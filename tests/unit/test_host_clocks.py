@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_run.supervise.nodes.host_time import HostClocks, Readings, read
+from ddp_run.supervise.nodes.clocks import HostClocks, Readings, read
 
 BEFORE = Readings(100.0, 500.0, 1.8e9)
 

@@ -6,7 +6,7 @@ import pytest
 
 from ddp_run.judge.of_nodes import NodeReport, of_nodes
 from ddp_run.judge.verdict import Verdict
-from ddp_run.supervise.nodes.host_time import Standstill
+from ddp_run.supervise.nodes.clocks import Standstill
 
 ENDED = Verdict("failed", 75, "peer-died", "DDP501", "rank 0 lost its connection")
 

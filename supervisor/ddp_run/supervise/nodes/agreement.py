@@ -14,7 +14,7 @@ from ddp_run.judge.verdict import Verdict
 from ddp_run.observe.picture import Gone, OtherNodes, Picture
 from ddp_run.record.events import Event, Noted, RanksEnded, RankStarted
 from ddp_run.record.journal import now
-from ddp_run.supervise.nodes.host_time import HostClocks, Standstill, read
+from ddp_run.supervise.nodes.clocks import HostClocks, Standstill, read
 from ddp_run.supervise.nodes.messages import Agreed, Numbered, Paused, Report, Start, Word, about
 from ddp_run.supervise.nodes.place import Ears, Place
 from ddp_run.tell.selection import last_lines

@@ -16,14 +16,12 @@ from ddp_run.record.journal import now
 from ddp_run.supervise import open_files
 from ddp_run.supervise.nodes import messages
 from ddp_run.supervise.nodes.agreement import SOON_S, VERDICTS_S, Decide, Side
-from ddp_run.supervise.nodes.comparison import Comparison
 from ddp_run.supervise.nodes.link import Ended, Link, Listener, Opened
 from ddp_run.supervise.nodes.messages import EndedWell, Failing, Join, Message, Numbered, Paused, Report, Word
-from ddp_run.supervise.nodes.other_node import OtherNode
 from ddp_run.supervise.nodes.place import Ears, Place
 from ddp_run.supervise.nodes.reach import if_this_host
-from ddp_run.supervise.nodes.roster import Roster
-from ddp_run.supervise.nodes.together import HubView
+from ddp_run.supervise.nodes.roster import OtherNode, Roster
+from ddp_run.supervise.nodes.together import Comparison, HubView
 from ddp_run.tell.verdict_file import keep_report
 from ddp_run.values.words import node_name
 
@@ -45,9 +43,8 @@ class Hub(Side):
         super().__init__(place, ears)
         self._links: dict[Link, OtherNode] = {}
         """The connections of nodes that have joined."""
-        self._nodes: dict[int, OtherNode] = {}
-        """Those that have joined: by node rank, or in the order in which they came if torch numbers them."""
-        self._roster = Roster(place, ears, self._nodes)
+        self._roster = Roster(place, ears)
+        self._nodes = self._roster.nodes
         self._never_joined: str | None = None
         """The message about nodes that didn't join in time."""
         self._pings = 0
@@ -56,7 +53,7 @@ class Hub(Side):
         self._ended_well = False
         """All ranks of this node have."""
         self._agent_was_let_go = False
-        self._comparison = Comparison(place, ears, self._nodes, self._roster)
+        self._comparison = Comparison(place, ears, self._roster)
         self.others: HubView = HubView(ears, self._roster, lambda: self._attempt, self._send_all, self._named)
         self._key = place.job_key + place.munge.make()
         most = place.nodes + place.spares + _MOST_STRANGERS
@@ -195,7 +192,7 @@ class Hub(Side):
                 node.closed_at, node.paused = time.monotonic(), False
                 self._settle_places()
             case messages.Pong():
-                node.measure(message)
+                node.clock.measure(message)
                 self._compare_when_known()
             case messages.Looked() | messages.Came():
                 self.others.hear(node, message)

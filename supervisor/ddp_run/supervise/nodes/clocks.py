@@ -1,4 +1,4 @@
-"""What happened to this host between two beats: ddp-run stood still, the host was suspended, its clock was set."""
+"""What beats show of time: ddp-run stood still, this host was suspended, its clock was set, another node's is ahead."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
 
+from ddp_run.judge import unlike_nodes
 from ddp_run.judge.of_nodes import NodeReport
-from ddp_run.supervise.nodes.messages import BEAT_S, LOST_S, SILENT_S
+from ddp_run.supervise.nodes.messages import BEAT_S, LOST_S, SILENT_S, Pong
+from ddp_run.values.node_fact import Fact
 
 _LEAST_S = 2.0
 """A smaller jump may be the time between two readings, or a clock that is being slewed."""
+_UNKNOWN_NS = 10**12
+_FIRST_KNOWN_NS = 5_000_000
+_DRIFT_PPM = 15
+"""By how much two clocks may run apart (RFC 5905, 11.2, PHI): an older measurement is worth less than a new one."""
 
 
 @final
@@ -91,3 +97,42 @@ class HostClocks:
                 "before and after; the order of failures does not depend on it"
             )
         return tuple(said)
+
+
+@final
+@dataclass(slots=True)
+class PeerClock:
+    """Another node's clocks, measured by its answers to pings."""
+
+    offset_ns: int = 0
+    """Its CLOCK_MONOTONIC minus ours."""
+    error_ns: int = _UNKNOWN_NS
+    _wall_offset_ns: int = 0
+    """Its wall clock minus ours, known to `error_ns`, too."""
+    _asked: tuple[int, int] = (0, 0)
+    """Number and time (ns) of the last ping."""
+    _measured_at: int = 0
+
+    def ask(self, number: int) -> None:
+        """A ping with this number goes out now."""
+        self._asked = number, time.monotonic_ns()
+
+    def measure(self, pong: Pong) -> None:
+        """Take an answer; the quickest of the last ones counts: half the round trip is the error (RFC 5905, 8)."""
+        wall, received = time.time_ns(), time.monotonic_ns()  # the wall clock first: `half` bounds its error too
+        number, sent = self._asked
+        half = (received - sent) // 2
+        aged = self.error_ns + _DRIFT_PPM * (received - self._measured_at) // 1_000_000
+        if pong.number == number and half < aged:
+            self.offset_ns, self.error_ns, self._measured_at = pong.at - (sent + half), half, received
+            self._wall_offset_ns = pong.wall - (wall - half)
+
+    @property
+    def wall_offset_ns(self) -> int | None:
+        """Its wall clock minus ours; None if it isn't known well enough to say who came first to a collective."""
+        return self._wall_offset_ns if self.error_ns <= _FIRST_KNOWN_NS else None
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """Its wall clock, as a fact to compare; none until it is known well enough."""
+        return unlike_nodes.clock(self._wall_offset_ns, self.error_ns)
