@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -22,6 +22,7 @@ from ddp_run.record.events import ExceptionInfo, LocalRank, MonotonicNs, Rank
 from ddp_run.record.time_spent import Lost, RankSeconds, TimeSpent
 from ddp_run.settings.table import Row, all_rows
 from ddp_run.supervise import job
+from ddp_run.supervise.nodes import messages
 from ddp_run.tell import verdict_file
 from ddp_run.values import problem
 
@@ -124,6 +125,14 @@ def _anchors(path: Path) -> set[str]:
     """Of a document's headings, as GitHub makes them: small letters, blanks as dashes, no other signs."""
     headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_way_of_several_nodes_names_every_message_and_file() -> None:
+    section = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Several nodes\n")[2]
+    named = set(re.findall(r"`(\w+)", section.partition("\n## ")[0]))
+    assert {kind.__name__ for kind in get_args(messages.Message)} <= named
+    files = (ROOT / "supervisor" / "ddp_run" / "supervise" / "nodes").glob("[a-z]*.py")
+    assert {path.stem for path in files} <= named
 
 
 def test_the_readme_is_read_in_a_minute() -> None:

@@ -7,19 +7,33 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from signal import Signals
 
 from ddp_run.judge.of_nodes import NodeReport, agreed, alone, ends_of, of_nodes, reported
 from ddp_run.judge.retry import Decision
 from ddp_run.judge.verdict import Verdict
 from ddp_run.observe.picture import Gone, OtherNodes, Picture
-from ddp_run.record.events import Event, Noted, RanksEnded, RankStarted
+from ddp_run.record.events import (
+    AgentExited,
+    Event,
+    HangTimedOut,
+    Noted,
+    RankExited,
+    RankFailed,
+    RanksEnded,
+    RankStarted,
+    SignalReceived,
+    SignalSent,
+    Target,
+)
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes.clocks import HostClocks, Standstill, read
-from ddp_run.supervise.nodes.messages import Agreed, Numbered, Paused, Report, Start, Word, about
+from ddp_run.supervise.nodes.messages import Agreed, EndedWell, Failing, Leaving, Numbered, Paused, Report, Start, Word
 from ddp_run.supervise.nodes.place import Ears, Place
 from ddp_run.tell.selection import last_lines
+from ddp_run.values.signals import STOP_SIGNALS, in_words
 
-SOON_S = 0.05
+_SOON_S = 0.05
 """The least time between two looks at who is silent."""
 PATIENCE_S = 30.0
 """Between two lines that say whose verdict is waited for."""
@@ -117,13 +131,7 @@ class Side(ABC):
             if place.node_rank is None and event.group_rank is not None and start != self._last_start:
                 self._node_rank, self._last_start = event.group_rank, start
                 self._tell(Numbered(event.group_rank, event.group_world_size or place.nodes))
-        word = about(
-            event,
-            self._attempt,
-            agent_restarts=place.agent_restarts,
-            agent_needed=not self._all_well,
-            may_leave=place.least is not None,
-        )
+        word = self._word_of(event)
         if isinstance(word, Paused):  # while paused it hears nothing, so others aren't silent
             self._standstill = Standstill()
         if word is not None:
@@ -131,16 +139,58 @@ class Side(ABC):
         if isinstance(event, RanksEnded):
             self._share_end()
 
+    def _word_of(self, event: Event) -> Word | None:
+        """What the other nodes must know of an event; None for most.
+
+        In an elastic job a node may leave. But an agent closes torch's rendezvous, unless it's killed or told to stop
+        (torch 2.13, launcher/api.py, `launch_agent`).
+        """
+        attempt = self._attempt
+
+        def leaves(said: str) -> Word:
+            return Failing(attempt, said) if self._place.least is None else Leaving(said)
+
+        match event:
+            case SignalSent(target=Target.JOB, signum=Signals.SIGSTOP | Signals.SIGCONT as signum):
+                return Paused(signum == Signals.SIGSTOP)
+            case RanksEnded():
+                return EndedWell(attempt)
+            case RankFailed() | RankExited() if self._place.agent_restarts:
+                return None
+            case RankFailed(rank=rank, exception=raised):
+                how = f"raised {raised.type}" if raised is not None else "failed"
+                return Failing(attempt, f"rank {rank} {how}")
+            case RankExited(rank=rank, code=code) if code != 0:
+                return Failing(attempt, f"rank {rank} ended ({in_words(code)})")
+            case AgentExited(code=code) if code != 0 and not self._all_well:
+                said = f"torch's agent ended ({in_words(code)})"
+                return leaves(said) if code < 0 else Failing(attempt, said)
+            case HangTimedOut(after_s=after_s):
+                return Failing(attempt, f"no progress for {after_s:.0f} s (--hang-timeout)")
+            case SignalReceived(signum=signum) if signum in STOP_SIGNALS:
+                return leaves(f"stopped by {in_words(-signum)}")
+            case _:
+                return None
+
     @abstractmethod
     def _tell(self, word: Word) -> None:
         """Tell the other nodes about this one."""
 
-    def _beat(self, moment: float) -> float:
-        """Look at this host's own clocks. Returns for how many seconds ddp-run stood still and heard nothing."""
+    def _beat(self) -> None:
+        """Once a second: look at this host's own clocks, then at the others."""
+        moment = time.monotonic()
         for line in self._clocks.look(read()):
             self._ears.emit(Noted(now(), line))
             self._ears.say(line)
-        return self._standstill.look(moment)
+        again_s = self._look(moment, self._standstill.look(moment))
+        self._ears.loop.set_timer(max(again_s, _SOON_S), self._beat, lasting=True)
+
+    @abstractmethod
+    def _look(self, moment: float, stood_s: float) -> float:
+        """See who is missing, silent or lost. Returns in how many seconds to look again.
+
+        `stood_s`: for so long ddp-run stood still and heard nothing.
+        """
 
     def _share_end(self) -> None:
         """All ranks of this node have ended with 0: that is what it shows from now on."""

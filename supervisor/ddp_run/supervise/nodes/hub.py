@@ -15,7 +15,7 @@ from ddp_run.record.events import AllRanksEnded, NodeRankTaken, Noted, PeerFaile
 from ddp_run.record.journal import now
 from ddp_run.supervise import open_files
 from ddp_run.supervise.nodes import messages
-from ddp_run.supervise.nodes.agreement import SOON_S, VERDICTS_S, Decide, Side
+from ddp_run.supervise.nodes.agreement import VERDICTS_S, Decide, Side
 from ddp_run.supervise.nodes.link import Ended, Link, Listener, Opened
 from ddp_run.supervise.nodes.messages import EndedWell, Failing, Join, Message, Numbered, Paused, Report, Word
 from ddp_run.supervise.nodes.place import Ears, Place
@@ -60,7 +60,7 @@ class Hub(Side):
         open_files.make_room(most)
         where = (ears.loop, place.address, place.port)
         self._listener = Listener(*where, self._welcome, room=lambda: most - len(self._links))
-        self._look()
+        self._beat()
 
     def _named(self) -> str:
         return node_name(self._node_rank, self._place.host)
@@ -68,7 +68,7 @@ class Hub(Side):
     def close(self) -> None:
         """Node 0 leaves."""
         self._roster.close()
-        self._ears.loop.cancel_timer(self._look)
+        self._ears.loop.cancel_timer(self._beat)
         self._listener.close()
         for link in self._links:
             link.close()
@@ -214,11 +214,8 @@ class Hub(Side):
             case _:
                 pass
 
-    def _look(self) -> None:
-        """Once a second: who is missing, silent or lost."""
+    def _look(self, moment: float, stood_s: float) -> float:
         self._pings += 1
-        moment = time.monotonic()
-        stood_s = self._beat(moment)
         if not self._started and not self._is_ending and self._roster.absent:
             self._wait_for_missing(moment)
         self._compare_when_known()
@@ -239,7 +236,7 @@ class Hub(Side):
             else:
                 node.ping(self._pings, question)
                 again_s = min(again_s, node.link.heard_at + messages.LOST_S - moment)
-        self._ears.loop.set_timer(max(again_s, SOON_S), self._look, lasting=True)
+        return again_s
 
     def _lose(self, node: OtherNode, how: str) -> None:
         """`how`: "was lost: …", or "left: …" in an elastic job."""

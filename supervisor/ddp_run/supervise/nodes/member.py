@@ -18,7 +18,7 @@ from ddp_run.record.attempt_events import since_waiting
 from ddp_run.record.events import AllRanksEnded, Noted, PeerFailed, WaitsAsSpare
 from ddp_run.record.journal import now
 from ddp_run.supervise.nodes import messages
-from ddp_run.supervise.nodes.agreement import FIRST_WORD_S, SOON_S, VERDICTS_S, Decide, Side
+from ddp_run.supervise.nodes.agreement import FIRST_WORD_S, VERDICTS_S, Decide, Side
 from ddp_run.supervise.nodes.link import Ended, Link, Opened, Reach, dial
 from ddp_run.supervise.nodes.messages import EndedWell, Failing, Leaving, Message, Numbered, Paused, Report, Word
 from ddp_run.supervise.nodes.place import SECRET, Ears, Place
@@ -58,11 +58,11 @@ class Member(Side):
         """Since when this node takes part; None: it waits as a spare one."""
         self._has_left = False
         """This node has left an elastic job, which goes on."""
-        self._look()
+        self._beat()
 
     def close(self) -> None:
         """This node leaves."""
-        self._ears.loop.cancel_timer(self._look)
+        self._ears.loop.cancel_timer(self._beat)
         for link in (self._dialled, self._probe, self._link):
             if link is not None:
                 link.close()
@@ -204,18 +204,15 @@ class Member(Side):
         self._link.send(message)
         return True
 
-    def _look(self) -> None:
-        """Once a second: dial if there is no connection or node 0 is silent; see whether it is lost."""
-        moment = time.monotonic()
-        stood_s = self._beat(moment)
+    def _look(self, moment: float, stood_s: float) -> float:
+        """Dial if there is no connection or node 0 is silent; see whether it is lost."""
         left_s = messages.LOST_S
         if self._heard_at is not None:
             self._heard_at = min(self._heard_at + stood_s, moment)
             left_s -= moment - self._heard_at
         again_s = min(messages.REDIAL_S, left_s) if left_s > 0 else messages.REDIAL_S
-        self._ears.loop.set_timer(max(again_s, SOON_S), self._look, lasting=True)
         if self._is_over or self._lost is not None or self._paused:
-            return
+            return again_s
         if self._heard_at is None:
             if not self._started and not self._is_ending:
                 self._wait_for_missing(moment)
@@ -229,6 +226,7 @@ class Member(Side):
         silent = self._heard_at is not None and moment - self._heard_at > messages.SILENT_S
         if self._link is None or not self._link.is_open or silent:
             self._dial()
+        return again_s
 
     def _note_silence(self, moment: float) -> None:
         if not self._noted and moment - self._began > FIRST_WORD_S:

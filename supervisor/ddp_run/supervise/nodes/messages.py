@@ -1,6 +1,7 @@
-"""What the nodes of a job say to each other, how often, and for which of their events. Pure.
+"""What the nodes of a job say to each other, in the order of a job, and how long they wait for it. Pure.
 
-Typed values, JSON on the wire. `attempt`: the one that runs, or the next if something ends the job before it begins.
+Typed values, JSON on the wire. The hub is node 0, or with c10d the node that has the rendezvous' endpoint. `attempt`:
+the one that runs, or the next if something ends the job before it begins.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, field
-from signal import Signals
 from typing import Any, get_args
 
 from ddp_run.judge.of_nodes import Ends
@@ -18,22 +18,10 @@ from ddp_run.judge.verdict import Verdict
 from ddp_run.observe.lateness import Arrivals
 from ddp_run.observe.picture import Picture
 from ddp_run.observe.progress import Stall
-from ddp_run.record.events import (
-    AgentExited,
-    Event,
-    HangTimedOut,
-    RankExited,
-    RankFailed,
-    RanksEnded,
-    SignalReceived,
-    SignalSent,
-    StragglerSeen,
-    Target,
-)
+from ddp_run.record.events import StragglerSeen
 from ddp_run.values import node_fact, typed_fields
 from ddp_run.values.node_fact import Fact
 from ddp_run.values.sealed import LONGEST_LINE
-from ddp_run.values.signals import STOP_SIGNALS, in_words
 from ddp_run.values.typed_fields import frozen
 
 BEAT_S = 1.0
@@ -51,9 +39,12 @@ TCP alone would wait longer and longer. The rest is for the beat before the cut,
 """
 
 
+# ---------------------------------------------------------------------------------------- a node joins
+
+
 @frozen
 class Join:
-    """A node's first message. `folder`: its run's, on its own disk."""
+    """From a node, first. `folder`: its run's, on its own disk."""
 
     node_rank: int | None
     """None: torch numbers the nodes when they have met."""
@@ -75,22 +66,25 @@ class Joined:
 
 @frozen
 class RankTaken:
-    """Node 0's other answer to `Join`: this host has that node rank."""
+    """The hub's other answer to `Join`: this host has that node rank."""
 
     host: str
 
 
 @frozen
-class Numbered:
-    """The ranks of the node that says so start. Torch has given it this number, and has met with so many nodes."""
+class Start:
+    """From the hub: take part from this attempt on. `decision`: what led to it; null if it is the first."""
 
-    node_rank: int
-    nodes: int
+    attempt: int
+    decision: Decision | None
+
+
+# --------------------------------------------------------------------------------------- signs of life
 
 
 @frozen
 class Ping:
-    """From node 0, every second: a sign of life, and a question for the time.
+    """From the hub, every second: a sign of life, and a question for the time.
 
     `question`: the number of the last question who is late; null if some nodes aren't here.
     """
@@ -101,7 +95,7 @@ class Ping:
 
 @frozen
 class Pong:
-    """The answer: CLOCK_MONOTONIC of the node, in ns; `wall`: its CLOCK_REALTIME."""
+    """The node's answer: its CLOCK_MONOTONIC, in ns; `wall`: its CLOCK_REALTIME."""
 
     number: int
     at: int
@@ -109,48 +103,26 @@ class Pong:
 
 
 @frozen
-class Failing:
-    """The attempt fails on this node; `said` is a line for people."""
+class Paused:
+    """From either: its job and its ddp-run stop (Ctrl-Z), or go on. In between, its silence means nothing."""
 
-    attempt: int
-    said: str
+    on: bool
 
 
-@frozen
-class Leaving:
-    """This node leaves, and the job goes on without it if torch can: it's elastic, or this one is a spare node."""
-
-    said: str
+# ------------------------------------------------------------------------------------------- ranks run
 
 
 @frozen
-class EndedWell:
-    """All ranks have ended well: those of the node that says so, or of all nodes if node 0 does."""
+class Numbered:
+    """From either: its ranks start. Torch has given it this number, and has met with so many nodes."""
 
-    attempt: int
-
-
-@frozen
-class End:
-    """From node 0 to all: end your ranks, because of what is `said` of that node."""
-
-    attempt: int
-    node_rank: int | None
-    host: str
-    said: str
-
-
-@frozen
-class Start:
-    """From node 0: take part from this attempt on. `decision`: what led to it; null if it is the first."""
-
-    attempt: int
-    decision: Decision | None
+    node_rank: int
+    nodes: int
 
 
 @frozen
 class Looked:
-    """What a closer look at this node's ranks shows; null: they make progress."""
+    """From a node: what a closer look at its ranks shows; null: they make progress."""
 
     attempt: int
     picture: Picture | None
@@ -166,7 +138,7 @@ class Stalled:
 
 @frozen
 class Came:
-    """When this node's ranks came to their last collectives: the answer to question `number`."""
+    """From a node: when its ranks came to their last collectives; the answer to question `number`."""
 
     attempt: int
     number: int
@@ -181,16 +153,44 @@ class Slow:
     seen: StragglerSeen
 
 
-@frozen
-class Paused:
-    """This node's job and its ddp-run stop (Ctrl-Z), or go on: in between, its silence means nothing."""
+# --------------------------------------------------------------------------------------------- the end
 
-    on: bool
+
+@frozen
+class Failing:
+    """From a node: the attempt fails on it; `said` is a line for people."""
+
+    attempt: int
+    said: str
+
+
+@frozen
+class Leaving:
+    """From a node: it leaves, and the job goes on without it if torch can (it's elastic, or this is a spare node)."""
+
+    said: str
+
+
+@frozen
+class EndedWell:
+    """All ranks have ended well: those of the node that says so, or of all nodes if the hub does."""
+
+    attempt: int
+
+
+@frozen
+class End:
+    """From the hub to all: end your ranks, because of what is `said` of that node."""
+
+    attempt: int
+    node_rank: int | None
+    host: str
+    said: str
 
 
 @frozen
 class Report:
-    """A node's own verdict on its attempt, and the last lines of stderr of the rank that it names."""
+    """From a node: its own verdict on its attempt, and the last lines of stderr of the rank that it names."""
 
     attempt: int
     verdict: Verdict
@@ -200,7 +200,7 @@ class Report:
 
 @frozen
 class Agreed:
-    """From node 0 to all: the job's verdict, what follows, and where the whole verdict is."""
+    """From the hub to all: the job's verdict, what follows, and where the whole verdict is."""
 
     attempt: int
     verdict: Verdict
@@ -211,75 +211,31 @@ class Agreed:
     """A spare node takes the place of this one, which then waits for the job's end."""
 
 
+# ------------------------------------------------------------------------------------------- on the wire
+
 Message = (
     Join
     | Joined
     | RankTaken
-    | Numbered
+    | Start
     | Ping
     | Pong
-    | Failing
-    | Leaving
-    | EndedWell
-    | End
     | Paused
-    | Report
-    | Agreed
-    | Start
+    | Numbered
     | Looked
     | Stalled
     | Came
     | Slow
+    | Failing
+    | Leaving
+    | EndedWell
+    | End
+    | Report
+    | Agreed
 )
-_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
-
-
-# --------------------------------------------------------------------------------- from events to messages
-
-
 Word = Paused | Numbered | EndedWell | Failing | Leaving
 """What a node says of its own events."""
-
-
-def about(
-    event: Event, attempt: int, *, agent_restarts: bool, agent_needed: bool, may_leave: bool = False
-) -> Word | None:
-    """What the other nodes must know of a node's event; None for most events.
-
-    `agent_restarts`: agents restart failed ranks. `agent_needed`: not if the ranks of all nodes have ended well.
-    `may_leave`: the job is elastic. An agent that is killed or told to stop doesn't close its rendezvous (torch 2.13,
-    launcher/api.py, `launch_agent`).
-    """
-
-    def leaves(said: str) -> Word:
-        return Leaving(said) if may_leave else Failing(attempt, said)
-
-    match event:
-        case SignalSent(target=Target.JOB, signum=Signals.SIGSTOP | Signals.SIGCONT as signum):
-            return Paused(signum == Signals.SIGSTOP)
-        case RanksEnded():
-            return EndedWell(attempt)
-        case RankFailed() | RankExited() if agent_restarts:
-            return None
-        case RankFailed(rank=rank, exception=raised):
-            return Failing(
-                attempt, f"rank {rank} raised {raised.type}" if raised is not None else f"rank {rank} failed"
-            )
-        case RankExited(rank=rank, code=code) if code != 0:
-            return Failing(attempt, f"rank {rank} ended ({in_words(code)})")
-        case AgentExited(code=code) if code != 0 and agent_needed:
-            said = f"torch's agent ended ({in_words(code)})"
-            return leaves(said) if code < 0 else Failing(attempt, said)
-        case HangTimedOut(after_s=after_s):
-            return Failing(attempt, f"no progress for {after_s:.0f} s (--hang-timeout)")
-        case SignalReceived(signum=signum) if signum in STOP_SIGNALS:
-            return leaves(f"stopped by {in_words(-signum)}")
-        case _:
-            return None
-
-
-# ------------------------------------------------------------------------------------------- on the wire
-
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 _LATEST = 1 << 61
 """No clock counts so many nanoseconds."""
 _SEAL = 100

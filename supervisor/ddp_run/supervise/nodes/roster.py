@@ -131,59 +131,21 @@ class Roster:
         """Of all nodes, by node rank; empty if they are not known."""
         self._process: HelperProcess | None = None
 
-    def ask(self) -> None:
-        """Start the command, once; its answer comes with the loop."""
-        command, self._command = self._command, ()
-        if not command:
-            return
-        try:
-            self._process = spawn(command, outlives_us=False)
-        except OSError:
-            return
-        self._ears.helpers.add(self._process)
-        self._ears.loop.watch(self._process.fd, self._read)
-        self._ears.loop.set_timer(_ANSWER_S, self.close, lasting=True)
+    # ----------------------------------------------------------------- who is here, and who is missing
 
-    @property
-    def absent(self) -> list[int]:
-        """The keys of the nodes that the job needs and that have not joined."""
-        here = sum(not node.is_spare for node in self.nodes.values())
-        return self._free[: max(0, self._place.needed - 1 - here)]
+    def key_of(self, join: Join) -> int | None:
+        """The key of the node that says this, 0 for node 0; None if the job has no place for it.
 
-    @property
-    def spares(self) -> list[OtherNode]:
-        """Those that wait to take another's place."""
-        return [node for _key, node in sorted(self.nodes.items()) if node.is_spare and not node.is_left_out]
-
-    @property
-    def _free(self) -> list[int]:
-        return [key for key in range(1, self._place.nodes + self._place.spares) if key not in self.nodes]
-
-    @property
-    def missing(self) -> str:
-        """`nodes 1-2 of 4`, `1 more node of at least 2`."""
-        of = f"{'' if self._place.least is None else 'at least '}{self._place.needed}"
-        return f"{self.named(self.absent)} of {of}"
-
-    @property
-    def here(self) -> str:
-        """`1 (gpu06), 2 (gpu07)`: those that have joined."""
-        return ", ".join(node.name.removeprefix("node ") for _, node in sorted(self.nodes.items())) or "none"
-
-    @property
-    def counted(self) -> list[OtherNode]:
-        """Those that have joined and run ranks; before the start all that have joined.
-
-        In an elastic job, others may wait until torch takes them in.
+        In an elastic job more nodes may come than it runs on: torch lets them wait.
         """
-        is_known = self._place.least is not None and self.round_size > 0
-        nodes = (node for node in self.nodes.values() if not node.is_spare)
-        return [node for node in nodes if node.node_rank is not None or not is_known]
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all nodes that run ranks have joined."""
-        return len(self.counted) >= self.round_size - 1
+        given, nodes = join.node_rank, self._place.nodes
+        if join.nodes != nodes or (given is None) != (self._place.node_rank is None):
+            return None
+        if given is not None:
+            return given if 0 <= given < nodes else None
+        here = (key for key, node in self.nodes.items() if node.is_of(join))
+        free = self._free if self._place.least is None else (key for key in count(1) if key not in self.nodes)
+        return next(here, next(iter(free), None))
 
     def settle(self, *, is_in: bool) -> list[OtherNode]:
         """A node that is gone leaves its place if it had no number yet, or once an elastic job runs without it.
@@ -205,19 +167,65 @@ class Roster:
             node.is_spare = False
         return taken
 
-    def key_of(self, join: Join) -> int | None:
-        """The key of the node that says this, 0 for node 0; None if the job has no place for it.
+    @property
+    def counted(self) -> list[OtherNode]:
+        """Those that have joined and run ranks; before the start all that have joined.
 
-        In an elastic job more nodes may come than it runs on: torch lets them wait.
+        In an elastic job, others may wait until torch takes them in.
         """
-        given, nodes = join.node_rank, self._place.nodes
-        if join.nodes != nodes or (given is None) != (self._place.node_rank is None):
-            return None
-        if given is not None:
-            return given if 0 <= given < nodes else None
-        here = (key for key, node in self.nodes.items() if node.is_of(join))
-        free = self._free if self._place.least is None else (key for key in count(1) if key not in self.nodes)
-        return next(here, next(iter(free), None))
+        is_known = self._place.least is not None and self.round_size > 0
+        nodes = (node for node in self.nodes.values() if not node.is_spare)
+        return [node for node in nodes if node.node_rank is not None or not is_known]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all nodes that run ranks have joined."""
+        return len(self.counted) >= self.round_size - 1
+
+    @property
+    def absent(self) -> list[int]:
+        """The keys of the nodes that the job needs and that have not joined."""
+        here = sum(not node.is_spare for node in self.nodes.values())
+        return self._free[: max(0, self._place.needed - 1 - here)]
+
+    @property
+    def spares(self) -> list[OtherNode]:
+        """Those that wait to take another's place."""
+        return [node for _key, node in sorted(self.nodes.items()) if node.is_spare and not node.is_left_out]
+
+    @property
+    def _free(self) -> list[int]:
+        return [key for key in range(1, self._place.nodes + self._place.spares) if key not in self.nodes]
+
+    # ---------------------------------------------------------------------------- what they are called
+
+    @property
+    def missing(self) -> str:
+        """`nodes 1-2 of 4`, `1 more node of at least 2`."""
+        of = f"{'' if self._place.least is None else 'at least '}{self._place.needed}"
+        return f"{self.named(self.absent)} of {of}"
+
+    @property
+    def here(self) -> str:
+        """`1 (gpu06), 2 (gpu07)`: those that have joined."""
+        return ", ".join(node.name.removeprefix("node ") for _, node in sorted(self.nodes.items())) or "none"
+
+    def named(self, keys: Collection[int]) -> str:
+        """`node 2 (gpu07)`, `nodes 1,4-5 (gpu06, gpu09, gpu10)`; `node 2` if hosts are not known.
+
+        `2 more nodes`, with hosts if they are known, if torch has not numbered them.
+        """
+        all_nodes = dict(zip(self.absent, self.never_seen(), strict=True))
+        all_nodes |= {key: (node.node_rank, node.join.host) for key, node in self.nodes.items()}
+        found = [all_nodes[key] for key in sorted(keys)]
+        numbers = [rank for rank, _host in found if rank is not None]
+        hosts = [host for _rank, host in found if host]
+        if len(numbers) == len(found):
+            named = named_nodes(numbers)
+        else:
+            named = f"{len(found)} more node{'' if len(found) == 1 else 's'}"
+        shown = ", ".join(hosts[:_MOST_NAMES]) + (", …" if len(hosts) > _MOST_NAMES else "")
+        return f"{named} ({shown})" if len(hosts) == len(found) else named
 
     def never_seen(self) -> list[tuple[int | None, str]]:
         """Number and host of each node that has not joined; None and empty if they are not known."""
@@ -227,6 +235,38 @@ class Roster:
         here = {_short(host) for host in (self._place.host, *(node.join.host for node in self.nodes.values()))}
         hosts = [host for host in self._names if _short(host) not in here]
         return [(None, host) for host in (hosts if len(hosts) == len(absent) else [""] * len(absent))]
+
+    def ask(self) -> None:
+        """Start the command, once; its answer comes with the loop."""
+        command, self._command = self._command, ()
+        if not command:
+            return
+        try:
+            self._process = spawn(command, outlives_us=False)
+        except OSError:
+            return
+        self._ears.helpers.add(self._process)
+        self._ears.loop.watch(self._process.fd, self._read)
+        self._ears.loop.set_timer(_ANSWER_S, self.close, lasting=True)
+
+    def _read(self) -> None:
+        if self._process is None:
+            return
+        said, over = self._process.read()
+        if over:
+            names = said.decode(errors="replace").split()
+            self._names = names if len(names) == self._place.nodes + self._place.spares else []
+            self.close()
+
+    def close(self) -> None:
+        """Wait no longer for the answer."""
+        process, self._process = self._process, None
+        if process is not None:
+            self._ears.loop.cancel_timer(self.close)
+            self._ears.loop.unwatch(process.fd)
+            process.end()
+
+    # -------------------------------------------------------------------- what follows from an attempt
 
     def reports(self, first: OtherNode | None, never_joined: str | None) -> list[NodeReport]:
         """What is known of the attempt on each node that counts. `first`: the first that failed.
@@ -238,16 +278,16 @@ class Roster:
             reports += [NodeReport(*node, "", None, never_joined) for node in self.never_seen()]
         return reports
 
-    def _at_fault(self, verdict: Verdict) -> list[OtherNode]:
-        """The nodes whose host the verdict speaks against."""
-        failure = failure_of(verdict, "", 0.0)
-        return [node for node in self.counted if failure is not None and node.join.host == failure.host]
-
     def with_spares(self, verdict: Verdict) -> Verdict:
         """The verdict, with a retry that helps if a spare node can take the place of the host at fault."""
         if not self.spares or not self._at_fault(verdict):
             return verdict
         return replace(verdict, retry=Retry(helps=True, reason="another host may not have this failure"))
+
+    def _at_fault(self, verdict: Verdict) -> list[OtherNode]:
+        """The nodes whose host the verdict speaks against."""
+        failure = failure_of(verdict, "", 0.0)
+        return [node for node in self.counted if failure is not None and node.join.host == failure.host]
 
     def possible(self, decision: Decision, verdict: Verdict, attempt: int) -> tuple[Decision, list[OtherNode]]:
         """What the nodes can do of a decision about their next `attempt`: all make it, or none does.
@@ -280,40 +320,6 @@ class Roster:
             if node.lost is not None:
                 del self.nodes[node.key]
         return replace(decision, reason=f"{decision.reason}; {replaced.said}"), left_out
-
-    def named(self, keys: Collection[int]) -> str:
-        """`node 2 (gpu07)`, `nodes 1,4-5 (gpu06, gpu09, gpu10)`; `node 2` if hosts are not known.
-
-        `2 more nodes`, with hosts if they are known, if torch has not numbered them.
-        """
-        all_nodes = dict(zip(self.absent, self.never_seen(), strict=True))
-        all_nodes |= {key: (node.node_rank, node.join.host) for key, node in self.nodes.items()}
-        found = [all_nodes[key] for key in sorted(keys)]
-        numbers = [rank for rank, _host in found if rank is not None]
-        hosts = [host for _rank, host in found if host]
-        if len(numbers) == len(found):
-            named = named_nodes(numbers)
-        else:
-            named = f"{len(found)} more node{'' if len(found) == 1 else 's'}"
-        shown = ", ".join(hosts[:_MOST_NAMES]) + (", …" if len(hosts) > _MOST_NAMES else "")
-        return f"{named} ({shown})" if len(hosts) == len(found) else named
-
-    def close(self) -> None:
-        """Wait no longer for the answer."""
-        process, self._process = self._process, None
-        if process is not None:
-            self._ears.loop.cancel_timer(self.close)
-            self._ears.loop.unwatch(process.fd)
-            process.end()
-
-    def _read(self) -> None:
-        if self._process is None:
-            return
-        said, over = self._process.read()
-        if over:
-            names = said.decode(errors="replace").split()
-            self._names = names if len(names) == self._place.nodes + self._place.spares else []
-            self.close()
 
 
 def _short(host: str) -> str:
