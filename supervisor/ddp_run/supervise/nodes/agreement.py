@@ -1,4 +1,4 @@
-"""What both sides of the agreement share: this node's place, the run's ears, and how they wait for each other."""
+"""What both sides of the agreement do: wait for missing nodes, hear this one's events, agree on an attempt's end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ FIRST_WORD_S = 20.0
 """A node whose ranks have started, but which hasn't joined by then, runs no ddp-run (but torchrun, say)."""
 VERDICTS_S = 4.0
 """How long, beyond the grace, the verdicts of all nodes are waited for once one has failed."""
-
 
 Decide = Callable[[Verdict], Decision]
 """What follows from the job's verdict. Asked on node 0; the others get its answer."""

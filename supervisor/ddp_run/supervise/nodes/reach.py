@@ -25,8 +25,9 @@ from ddp_run.values.addresses import is_local
 from ddp_run.values.lines import neutral
 
 FIRST_S = 4.0
-"""Before the first look: meanwhile the agent loads torch, and opens the store if this is its host."""
+"""Before an endpoint is asked: meanwhile the agent loads torch, and opens the store if this is its host."""
 _AGAIN_S, _ANSWER_S = 4.0, 2.0
+"""Between an endpoint's answer and the next question to it; how long it has for an answer."""
 _RESOLVE_S = 2.0
 _GREETING = struct.pack("<BIB", 0, 0x3C85F7CE, 13)
 """Of torch's client: a number that a store knows, then a ping; four bytes that the store returns follow."""
@@ -181,7 +182,7 @@ class Endpoint(Question):
         self._said: str | None = None
         ears.loop.set_timer(FIRST_S, self._ask, lasting=True)
 
-    # ------------------------------------------------------------------------------------ one look
+    # ------------------------------------------------------------------------------------ one question
 
     def _ask(self) -> None:
         loop = self._ears.loop
