@@ -11,6 +11,7 @@ from tests.waiting import limit
 
 from ddp_run.evidence import exception_chain, traceback_text
 from ddp_run.evidence.model import LogText
+from ddp_run.judge.quoted_line import line_of
 from ddp_run.record.events import ExceptionInfo
 
 PROGRAMS = {
@@ -134,7 +135,7 @@ def test_healthy_text_has_none() -> None:
 )
 def test_the_line_that_shows_it(kind: str, message: str, traceback: str, line: int | None) -> None:
     log = LogText("log", ("step 1", "OSError: no room", "cannot go on: not allowed", "the end"))
-    shown = traceback_text.line_of(log, ExceptionInfo(kind, message, None, None, None, traceback))
+    shown = line_of(log, ExceptionInfo(kind, message, None, None, None, traceback))
     assert [quote.line for quote in shown] == ([] if line is None else [line])
 
 
@@ -149,3 +150,39 @@ def test_a_progress_bar_before_a_prefix_that_each_line_has() -> None:
     printed = traceback_text.last(text)
     assert printed is not None
     assert (printed.info.type, printed.info.line) == ("ConnectionResetError", 54)
+
+
+@pytest.mark.parametrize(
+    ("said", "after", "message"),
+    [
+        pytest.param(
+            "PermissionError: [Errno 13] Permission denied: '/scratch/run'",
+            "viewer: Address already in use",
+            "[Errno 13] Permission denied: '/scratch/run'",
+            id="the system's own is one line",
+        ),
+        pytest.param("OSError: [Errno 28] No space left on device", "tail: done", "[Errno 28] No space left on device"),
+        pytest.param("IndexError: no row 4", "make[2]: *** [Makefile:7: fit] Error 1", "no row 4", id="make's line"),
+        pytest.param("IndexError: no row 4", "srun: error: n1: task 0: Exited with exit code 1", "no row 4"),
+        pytest.param("IndexError: no row 4", "of the table", "no row 4\nof the table", id="a message goes on"),
+        pytest.param("OSError: No model at 'hub'.", "Give a path", "No model at 'hub'.\nGive a path", id="a library's"),
+        pytest.param(
+            "OSError: [Errno 2] No such file or directory: '/a/",
+            "b.bin'",
+            "[Errno 2] No such file or directory: '/a/\nb.bin'",
+        ),
+    ],
+)
+def test_where_a_message_ends(said: str, after: str, message: str) -> None:
+    text = ["Traceback (most recent call last):", '  File "fit.py", line 3, in <module>', "    go()", said, after]
+    printed = traceback_text.last(text)
+    assert printed is not None
+    assert printed.info.message == message
+
+
+def test_ranks_that_printed_one_exception_at_once() -> None:
+    frame = '  File "/home/me/eval.py", line 9, in <module>'
+    said = "ImportErrorImportErrorImportError: : : no kernels hereno kernels hereno kernels here"
+    printed = traceback_text.last(["Traceback (most recent call last):", frame, frame, "    import kernels", said])
+    assert printed is not None
+    assert (printed.info.type, printed.info.message) == ("ImportError", "no kernels here")

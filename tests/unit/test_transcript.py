@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from ddp_run.evidence.at_once import once
 from ddp_run.evidence.model import Evidence, LogText
-from ddp_run.evidence.pasted.raised import once
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.evidence.pasted.transcript import read
 from ddp_run.judge.catalogue import follows_another

@@ -11,10 +11,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ddp_run.evidence.at_once import once
 from ddp_run.evidence.line_prefix import Prefix
-from ddp_run.evidence.model import LogText, Quote
 from ddp_run.record.events import ExceptionInfo
-from ddp_run.values.redaction import REDACTED
 
 HEADER = "Traceback (most recent call last)"
 PLACE = re.compile(r'  File "(?P<file>[^"\n]{1,4096})", line (?P<line>\d{1,9})\b(?:, in (?P<function>[\w<>]+))?')
@@ -46,8 +45,11 @@ _IN_THREAD = re.compile(r"Exception in thread ")
 _OTHER_SPEAKER = re.compile(
     r"^(?!\[ERROR\] [\d:\-]{10,30} \(PID:)"  # torch_npu's own messages continue like this
     r"(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:|\[?\d\d:\d\d:\d\d[\], ]|\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[\]: |]"
-    r"|\[?[EWIF]\d{4} |\[(?:rank\d+\]:)?\[?[EWIF]\d* |Exception (?:ignored|in thread)|\s*\d+%\||\w+Warning: )"
+    r"|\[?[EWIF]\d{4} |\[(?:rank\d+\]:)?\[?[EWIF]\d* |Exception (?:ignored|in thread)|\s*\d+%\||\w+Warning: "
+    r"|(?:make(?:\[\d{1,9}\])?|srun|slurmstepd): )"
 )
+_OF_THE_SYSTEM = re.compile(r"^\[Errno -?\d{1,9}\] [^'\":]{1,100}(?:: (?:'.*'|\".*\"))?$")
+"""What OSError makes of a code and a file's name: all in one line."""
 _NPUS = re.compile(r"\[ERROR\] \S{1,40} \(PID:\d{1,9}, Device:-?\d{1,9}, RankID:-?\d{1,9}\) ERR\d{5} ")
 """A line of the messages of torch_npu's exceptions (torch_npu/csrc/core/npu/NPUException.cpp)."""
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib\d*/python\d[\d.]*/|^<|/ddp_run/(?:rank|training)/|\.p[yx][xdi]$")
@@ -58,7 +60,6 @@ _NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _MESSAGE_LINES = 40
 _THREADS_LINES = 6
 """The most lines between `Exception in thread` and its traceback, if several threads write at once."""
-_NEWLINE = "\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,22 +126,6 @@ def last(lines: Sequence[str]) -> Printed | None:
     return next((p for p in reversed(found) if p.final), found[-1] if found else None)
 
 
-def line_of(log: LogText, exception: ExceptionInfo) -> tuple[Quote, ...]:
-    """Return the last line of the log that shows this exception: its type and the first line of its message.
-
-    Otherwise the last that starts with its type: a SyntaxError's message is printed without the position that `str`
-    adds. Empty if no line does.
-    """
-    name = exception.type.rpartition(".")[2]
-    message = exception.message.partition("\n")[0].partition(REDACTED)[0].strip()  # the log is not redacted
-    alone = re.compile(rf"(?<!\w){re.escape(name)}(?::|$)")
-    named = [index for index, line in enumerate(log.lines) if name in line]
-    own = bool(message) and not exception.traceback  # a program's own words may name no class
-    found = [index for index in (range(len(log.lines)) if own else named) if message in log.lines[index]]
-    found = found or [index for index in named if alone.search(log.lines[index])]
-    return tuple(map(log.quote, found[-1:]))
-
-
 def from_text(text: str) -> ExceptionInfo | None:
     """Return the exception of one formatted traceback, as in `error.json`."""
     printed = last(text.splitlines())
@@ -162,8 +147,7 @@ def at(lines: Sequence[str], index: int, *, boxes: bool = True) -> Printed | Non
 def _traceback(lines: Sequence[str], start: int, header: re.Match[str]) -> Printed | None:
     prefix = Prefix.of(_before(header), lines[start + 1 : start + 4])
     frames, index = _frames(lines, start + 1, prefix)
-    shown = prefix.strip(lines[index]) if index < len(lines) else None
-    said = _EXCEPTION.match(shown) if shown is not None else None
+    said = _said(lines, index, prefix)
     if said is None or not frames:
         return None
     message, end = _message(lines, index, prefix, said["message"])
@@ -179,6 +163,12 @@ def _traceback(lines: Sequence[str], start: int, header: re.Match[str]) -> Print
     final = not ignored and not any(_IN_THREAD.search(line) for line in before)
     info = ExceptionInfo(said["type"], message, frame.file, frame.line, frame.function, _body(header, text))
     return Printed(info, index, start, end, final, ignored)
+
+
+def _said(lines: Sequence[str], index: int, prefix: Prefix) -> re.Match[str] | None:
+    """Return class and message of the exception that this line names, if it names one."""
+    shown = prefix.strip(lines[index]) if index < len(lines) else None
+    return _EXCEPTION.match(once(shown.rstrip())) if shown is not None else None
 
 
 def _boxed(lines: Sequence[str], start: int, before: str) -> Printed | None:
@@ -218,8 +208,7 @@ def _before(hit: re.Match[str]) -> str:
 
 
 def _below_box(lines: Sequence[str], start: int, index: int, prefix: Prefix, frames: list[_Frame]) -> Printed | None:
-    shown = prefix.strip(lines[index])
-    said = _EXCEPTION.match(shown.rstrip()) if shown is not None else None
+    said = _said(lines, index, prefix)
     if said is None or not frames:
         return None
     message, end = _message(lines, index, prefix, said["message"])
@@ -239,7 +228,7 @@ def _bounded(text: str) -> str:
     half = _TRACEBACK_CHARS // 2
     if len(text) <= _TRACEBACK_CHARS:
         return text
-    return f"{text[:half].rpartition(_NEWLINE)[0]}\n  …\n{text[-half:].partition(_NEWLINE)[2] or text[-half:]}"
+    return "\n  …\n".join((text[:half].rpartition("\n")[0], text[-half:].partition("\n")[2] or text[-half:]))
 
 
 def _frames(lines: Sequence[str], index: int, prefix: Prefix) -> tuple[list[_Frame], int]:
@@ -266,6 +255,8 @@ def _message(lines: Sequence[str], index: int, prefix: Prefix, first: str | None
     """
     message = [first or ""]
     end = index + 1
+    if _OF_THE_SYSTEM.match(message[0]):
+        return message[0].strip(), end
     most = WORKERS_LINES if OF_RAYS_WORKER.search(message[0]) else _MESSAGE_LINES
     for position in range(end, min(len(lines), index + most)):
         text = prefix.strip(lines[position])

@@ -15,9 +15,9 @@ from re import Match, Pattern
 from ddp_run.evidence.exception_chain import chain, is_no_cause, is_own, may_be_handled, origin_of, statement
 from ddp_run.evidence.literals import longest
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
-from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.went_on import WentOn
 from ddp_run.evidence.windows import LAST_WORDS, LEAVING
+from ddp_run.judge.quoted_line import line_of
 from ddp_run.judge.verdict import Confidence, Finding, Retry, Rule
 from ddp_run.record.events import ExceptionInfo
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ddp_run.evidence import exception_chain, traceback_text
+from ddp_run.evidence.at_once import once
 from ddp_run.evidence.exception_chain import words_of
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.traceback_text import PLACE, Printed
@@ -52,8 +53,6 @@ _IN_JSON = re.compile(r'"message": "((?:[^"\\]|\\(?!n).)*)')
 """torch writes the error of a rank so (elastic/multiprocessing/errors/error_handler.py)."""
 _FRAME = '  File "'
 _FRAME_LINES = 3
-_LONGEST = 1000
-_FEW = 6
 OF_A_THREAD = ", in _bootstrap_inner"
 """From threading.Thread: an exception there ends only the thread."""
 
@@ -263,37 +262,3 @@ def _message(first: str, following: Sequence[str]) -> str:
             break
         lines.append(line)
     return "\n".join(lines)
-
-
-# ------------------------------------------------------- a line that several processes wrote at once, in pieces
-
-
-def once(line: str) -> str:
-    """Return the line as one process wrote it, if several wrote the same pieces at once (`ErrorError: : no xno x`)."""
-    for times in range(8 if len(line) <= _LONGEST else 0, 1, -1):
-        # Each character occurs a multiple of times; a few of them rule out most lines.
-        pieces = _pieces(line, times) if all(line.count(c) % times == 0 for c in line[:_FEW]) else None
-        if pieces is not None:
-            return pieces
-    return line
-
-
-def _pieces(line: str, times: int) -> str | None:
-    parts: list[str] = []
-    start = 0
-    while start < len(line):
-        longest = (len(line) - start) // times
-        size = next((n for n in range(longest, 0, -1) if _repeats(line, start, n, times)), 0)
-        if not size or len(parts) > 12:
-            return None
-        parts.append(line[start : start + size])
-        start += size * times
-    return "".join(parts) if parts and len(line) > 12 else None
-
-
-def _repeats(line: str, start: int, size: int, times: int) -> bool:
-    """Whether the piece of that size occurs this many times."""
-    if line[start] != line[start + size]:
-        return False
-    piece = line[start : start + size]
-    return all(line.startswith(piece, start + k * size) for k in range(1, times))

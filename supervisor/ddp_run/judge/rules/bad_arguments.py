@@ -20,10 +20,10 @@ import re
 
 from ddp_run.evidence.exception_chain import statement
 from ddp_run.evidence.model import Death, Evidence, LogText
-from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge import missing_text
 from ddp_run.judge.package_text import missing_package, wrong_version
+from ddp_run.judge.quoted_line import line_of
 from ddp_run.judge.signs import Hit, Sign, anywhere, every, in_exception, in_itself, like, meaning
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import ExceptionInfo

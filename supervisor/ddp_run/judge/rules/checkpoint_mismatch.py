@@ -18,8 +18,8 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import AFTER
+from ddp_run.judge.quoted_line import line_of
 from ddp_run.judge.signs import Hit, Sign, ended_by, every, in_itself, like, meaning, quotes
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 

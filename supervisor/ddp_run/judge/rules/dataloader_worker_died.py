@@ -21,7 +21,7 @@ import re
 from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence, Quote
-from ddp_run.evidence.traceback_text import line_of
+from ddp_run.judge.quoted_line import line_of
 from ddp_run.judge.rules.preempted_sigterm import BY_AGENT, TOLD
 from ddp_run.judge.signs import DATA_WORKER, Hit, Sign, ended_by, in_last_words, in_whole_log, like
 from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named

@@ -18,9 +18,9 @@ import signal
 from ddp_run.evidence.crash_text import crash_of
 from ddp_run.evidence.exception_chain import tells_of_a_program
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.advice import by_core, by_phase
+from ddp_run.judge.quoted_line import line_of
 from ddp_run.judge.signs import Hit, Sign, anywhere, like
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 

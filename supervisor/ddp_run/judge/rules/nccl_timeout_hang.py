@@ -24,8 +24,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
-from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import LAST_WORDS
+from ddp_run.judge.quoted_line import line_of
 from ddp_run.judge.signs import Hit, Sign, ended_by, every, in_last_words, like, meaning, quotes
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.judge.waiting import dump_stacks, silent

@@ -17,9 +17,9 @@ import re
 import signal
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.evidence.traceback_text import line_of
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.lost_peers import address
+from ddp_run.judge.quoted_line import line_of
 from ddp_run.judge.signs import Sign, in_last_words, like
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 

@@ -17,7 +17,8 @@ import re
 from ddp_run.evidence.exception_chain import chain, of_worker, statement, tells_of_a_program
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.pasted.raised import started_python
-from ddp_run.evidence.traceback_text import is_library, line_of
+from ddp_run.evidence.traceback_text import is_library
+from ddp_run.judge.quoted_line import line_of
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import ExceptionInfo
 from ddp_run.values.signals import signal_name

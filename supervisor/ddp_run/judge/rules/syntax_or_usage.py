@@ -20,7 +20,7 @@ import re
 
 from ddp_run.evidence.exception_chain import statement
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
-from ddp_run.evidence.traceback_text import line_of
+from ddp_run.judge.quoted_line import line_of
 from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_whole_log, like, said_last
 from ddp_run.judge.start_text import SYNTAX
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named

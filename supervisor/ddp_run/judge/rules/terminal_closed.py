@@ -18,8 +18,8 @@ from __future__ import annotations
 import signal
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.evidence.traceback_text import line_of
 from ddp_run.judge.printed_text import could_not_print
+from ddp_run.judge.quoted_line import line_of
 from ddp_run.judge.signs import in_whole_log, like, quotes
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
