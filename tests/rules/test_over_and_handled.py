@@ -278,11 +278,14 @@ def test_ranks_that_waited_or_lost_a_connection_cannot_know_why() -> None:
 
 def test_a_job_that_its_launcher_saw_end_well() -> None:
     caught = HERE.format(30) + "OSError: [Errno 5] Input/output error: '/data/a.h5'\n"
-    for end in ("[runner] exit code 0 after 00:13:41", "accelerate launch returned 0; marker written", "rc=0"):
+    deepspeeds = "[2025-02-03 11:00:02,881] [INFO] [launch.py:347:main] Process 77 {0}"
+    well = deepspeeds.format("exits successfully.")
+    for end in ("[runner] exit code 0 after 00:13:41", "accelerate launch returned 0; marker written", "rc=0", well):
         assert answer(f"{caught}test csi 0.612\n{end}\n") == (None, None)
     uncaught = caught.replace("in train", "in <module>")  # a pipe's last command ended with 0
     assert answer(f"{uncaught}exit code 0\n") == ("failed", "filesystem-error")
     assert answer(f"{caught}exit code 1\n")[1] == "filesystem-error"
+    assert answer(f"{caught}{deepspeeds.format('exits with return code = 1')}\n{well}\n")[1] == "filesystem-error"
     killed = "srun: error: n1: task 0: Killed\n"
     assert answer(f"{killed}exit code 0\n")[0] == "failed"
     done = "=== JobId=77 State={0} ExitCode=0:0 DerivedExitCode=0:0 ===\n"

@@ -20,12 +20,18 @@ _MISSING = "FileNotFoundError: [Errno 2] No such file or directory: '/data/a.jso
 _GOES_ON = "".join(f"file {chr(97 + number)} was written\n" for number in range(16))
 _FULL = "OSError: [Errno 28] No space left on device: '/tmp/x'\n"
 _ENDED_WELL = f"{_LIMIT}\nloading the checkpoint\nJob completed\nbye\n"
+_PLOTTED = "\nplots saved to /tmp/plots\n"
 _CHAIN = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
 
 def raised(said: str, source: str = "main()") -> str:
     """A traceback of the user's own script."""
     return f"{_FRAMES.format(source=source)}{said}\n"
+
+
+def caught(said: str) -> str:
+    """A traceback that a function of it printed."""
+    return raised(said).replace("in <module>", "in attempt")
 
 
 @pytest.mark.parametrize(
@@ -42,6 +48,9 @@ def raised(said: str, source: str = "main()") -> str:
             "likely",
             id="somebody went on",
         ),
+        pytest.param(caught(_OOM), "cuda-oom", "certain", id="a program that says why it ends"),
+        pytest.param(f"{caught(_OOM)}{_PLOTTED}", "cuda-oom", "likely", id="a program that caught it and went on"),
+        pytest.param(f"{raised(_OOM)}{_PLOTTED}", "cuda-oom", "certain", id="another one that went on"),
         pytest.param(raised("KeyError: 'labels'"), "python-exception", "certain", id="a plain mistake"),
         pytest.param(raised("RuntimeError: labels out of order"), "python-exception", "likely", id="an operator's"),
         pytest.param(

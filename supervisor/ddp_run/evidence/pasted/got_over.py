@@ -40,7 +40,7 @@ _ACCOUNTED = re.compile(
 _WITH_0 = re.compile(
     r"(?<![(\w])(?:exit(?:ed|s)?(?: with)?(?: (?:code|status)(?: of [\w./-]{1,40})?)?|exit_?code"
     r"|return(?:ed|s)?(?: code)?|rc)"
-    r"[ :=]{1,3}0\b(?![.:\d])"
+    r"[ :=]{1,3}0\b(?![.:\d])|\bProcess \d{1,9} exits successfully\b"  # DeepSpeed's launch.py
 )
 """What started the program says how it ended."""
 
