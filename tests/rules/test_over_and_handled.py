@@ -50,6 +50,10 @@ def test_what_passed_tests_and_jobs_that_completed_print() -> None:
     tests = f"tests/test_launch.py::test_a_rank_dies\n{SEEN}PASSED\n"
     assert answer(f"{tests}===== 3 passed, 1 xfailed in 8.20s =====\n") == (None, None)
     assert answer(f"{tests}===== 1 failed, 2 passed in 8.20s =====\n")[0] == "failed"
+    shown = "Root Cause\n  rank 2\n  exitcode: -11 (SIGSEGV)\n", "ops.cu:7: sum(int): Assertion `i < n' failed.\n"
+    for piece in shown:  # as the tests of a launcher show them
+        assert answer(f"{piece}===== 4 passed in 61.00s (0:01:01) =====\nexit: 0\n") == (None, None)
+        assert answer(f"{piece}===== 1 error in 61.00s (0:01:01) =====\n")[1] is not None
     rows = "JobID    State  ExitCode\n77   {0} 0:0\n77.0 {0} 0:0\n"
     late = f"done\n{GONE * 2}W1 torch/distributed/elastic/rendezvous/dynamic_rendezvous.py: failed to shutdown: "
     late += "RendezvousConnectionError: The connection to the C10d store has failed\n"

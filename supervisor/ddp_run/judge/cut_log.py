@@ -151,12 +151,12 @@ def _say_the_same(one: ExceptionInfo, other: ExceptionInfo | None) -> bool:
 
 def _shortened(end: LogEnd) -> Verdict | None:
     """Return the verdict for a piece of torch's summary in any layout: `rank 1 exitcode: -6 (SIGABRT)`."""
-    whole = "\n".join(end.spoken.lines)
+    text = end.spoken.text(range(end.over, len(end.spoken.lines)))
+    whole = "\n".join(end.spoken.lines[end.over :])
     hit = _ENDED.search(whole)
     code = int(hit["code"] or hit["wrapped"]) if hit is not None else 0
     if hit is None or not code:
         return None
-    text = end.spoken.text(range(len(end.spoken.lines)))
     if end.went_on_after(text.number(whole.count("\n", 0, hit.end())) or 0):
         return None
     rank = None if hit["rank"] is None else Rank(int(hit["rank"]))

@@ -73,10 +73,15 @@ class LogEnd:
         return WentOn(said, silent=silent)
 
     @cached_property
+    def over(self) -> int:
+        """The index from which on the lines count."""
+        return got_over.until(self.spoken)
+
+    @cached_property
     def signs(self) -> tuple[TextSign, ...]:
         """The rules' findings after the last progress: exceptions (complete, torn), then lines, then bare frames."""
         spoken, found = self.spoken, list[TextSign]()
-        behind = max(self._went_on.progress + 1, got_over.until(spoken))
+        behind = max(self._went_on.progress + 1, self.over)
         everything = spoken.text(range(len(spoken.lines)))
         shown = raised.Exceptions(spoken, follows_another)
         exceptions = [each for each in shown.all() if each.index >= behind][-_MOST_EXCEPTIONS:]
@@ -112,7 +117,7 @@ class LogEnd:
 
     def symptoms(self) -> Iterator[TextSign]:
         """Yield what the last lines show where they show nothing else: canonical lines, each of one cause."""
-        indexes = range(max(0, len(self.spoken.lines) - LAST_WORDS), len(self.spoken.lines))
+        indexes = range(max(self.over, len(self.spoken.lines) - LAST_WORDS), len(self.spoken.lines))
         text = self.spoken.text(indexes)
         whole = "\n".join(text.lines)
         for cause in catalogue():
