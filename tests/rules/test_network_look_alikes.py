@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddp_run import explain
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
@@ -167,3 +168,14 @@ def test_what_the_program_handled_is_not_certain(file: str) -> None:
     later = f'{MAIN}  File "{file}", line 33, in log\n    backlog[step].append(d)\nKeyError: 30\n'
     verdict = verdict_of(f"{MAIN}{unreached} exceeded\n{handling}{later}{ENDED.format(1)}")
     assert (verdict.cause, verdict.confidence) == ("hub-network", "likely")
+
+
+def test_an_agent_that_had_met_the_others_only_lost_their_store() -> None:
+    api = "torch/distributed/elastic/rendezvous/dynamic_rendezvous.py:1290] The node 'b_7_0' has failed to"
+    lost = (
+        "[rank5]:[W1 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=9, addr=[b]:4, remote=[a]:9): Broken\n"
+    )
+    for name in ("RendezvousConnectionError", "RendezvousTimeoutError"):
+        beat = f"W1 {api} send a keep-alive heartbeat to the rendezvous 'fit' due to an error of type {name}.\n"
+        assert explain(lost + beat * 2).cause == "store-lost"
+        assert explain(f"{beat}torch.distributed.elastic.rendezvous.api.{name}: gone\n").cause == "rendezvous-timeout"

@@ -45,7 +45,7 @@ _CONNECT = like(
     cause="{who} could not reach the store at {host}:{port}{ within {time}}",
 )
 _CLIENTS = like(
-    rf"Timed out after {_TIME} waiting for clients\. (?P<joined>\d+)/(?P<wanted>\d+) clients",
+    rf"Timed out after {_TIME} waiting for clients\. (?P<joined>\d+)/(?P<wanted>\d+) c",
     cause="{who} waited {time} for the other ranks: {joined} of {wanted} joined",
 )
 _SOCKET = meaning(
@@ -53,10 +53,15 @@ _SOCKET = meaning(
     like(r"connect\(\) timed out\. Original timeout was \d{1,9} ms\.\s*$"),  # torch's before 1.11
     cause="{who} waited for another rank, which did not join the store in time",
 )
-_AGENT = (
-    Sign("RendezvousTimeoutError", cause="{agent} waited for other nodes, which did not join in time"),
-    Sign("RendezvousConnectionError", cause="{agent} could not reach the rendezvous store", likely=True),
-    Sign("RendezvousClosedError", cause="{agent} joined a rendezvous that another node had already closed"),
+_ENDS = r"(?<!due to an error of type )"
+"""What agents warn of once they have met doesn't end them."""
+_AGENT = tuple(
+    Sign(name, f"{_ENDS}{name}", cause=f"{{agent}} {cause}", likely=likely)
+    for name, cause, likely in (
+        ("RendezvousTimeoutError", "waited for other nodes, which did not join in time", False),
+        ("RendezvousConnectionError", "could not reach the rendezvous store", True),
+        ("RendezvousClosedError", "joined a rendezvous that another node had already closed", False),
+    )
 )
 _IN_RANK = (
     _CONNECT,

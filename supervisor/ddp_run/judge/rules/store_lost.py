@@ -36,6 +36,7 @@ SIGNS = (
     like(r"TCPStore\.cpp:\d+\] \[c10d\] (?:recv|send)\w+ failed on SocketImpl"),
     Sign('"should dump" flag on TCPStore'),
     Sign("Did the remote server shutdown or crash?"),
+    like(r"has failed to send a keep-alive heartbeat to the rendezvous '[^'\n]{1,200}' due to an error of type Rend"),
 )
 _FRAMES = re.compile(r"frame #\d+|Exception raised from |^\s*$")
 
