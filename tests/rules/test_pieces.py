@@ -31,6 +31,11 @@ FABRIC = (
     "ERROR: CUDA failed to initialize.  GPU functionality is off.\n  [[ System not yet initialized (error 802) ]]\n"
 )
 JAXS = "Original error: DEADLINE_EXCEEDED: Barrier timed out. Id: [Init]Wait_for_all_tasks_to_register::0.\n"
+WARNED = "cuda/__init__.py:1: UserWarning:\nNVIDIA L90 with CUDA capability sm_130 is not compatible with the current "
+WARNED += "PyTorch installation.\n"
+MEMORY = "of which 2.00 MiB is free. Including non-PyTorch memory, this process has 9.90 GiB memory in use. Of the al\n"
+HELD = "in use. Of the allocated memory 9.50 GiB"
+SUMMARY = "E1 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 0 (pid: 9) of x\n"
 FRAMES = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in <module>\n    check(x)\n'
 
 
@@ -59,6 +64,10 @@ FRAMES = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7
             "python:699 terminated with signal 6 at PC=7f87 SP=7ffe.  Backtrace:\n", "native-abort", id="PSM's"
         ),
         pytest.param(f"{FRAMES}ValueError: NaN values found in decoder output\n", "nan-divergence", id="values"),
+        pytest.param(f"{WARNED}    NVIDIA L90 sm_130 GPU, see\n", "no-kernel-image", id="a warning and the end"),
+        pytest.param(f"{MEMORY}{SUMMARY}", "cuda-oom", id="memory without the first words"),
+        pytest.param(f"{HELD} is allocated by PyTorch, and 3.00 MiB is reserved by PyTorch but u\n", "cuda-oom"),
+        pytest.param("9.50 GiB already allocated; 2.00 MiB free; 9.90 GiB reserved in total by PyTorch)", "cuda-oom"),
     ],
 )
 def test_cause(text: str, cause: str) -> None:
@@ -80,6 +89,9 @@ def test_a_box_in_any_layout_shows_the_end(text: str) -> None:
         pytest.param(LOSS.format(1, 2.3, "inf") + LOSS.format(2, 2.2, "1.1"), id="a scaled gradient that was skipped"),
         pytest.param(BARRIER + HEALED, id="the others came"),
         pytest.param(SIZES + HEALED, id="sizes that were let pass"),
+        pytest.param(f"{WARNED}epoch 1\nmoved to cuda:1\n\nepoch 2\nval 0.7\n", id="another GPU, which works"),
+        pytest.param(f"{MEMORY}{HEALED}", id="memory that a smaller batch did with"),
+        pytest.param("GPU 0: 14.06 MiB is free, 23.62 GiB memory in use by PyTorch\n", id="a report of memory"),
     ],
 )
 def test_what_went_on_has_no_cause(text: str) -> None:
@@ -102,7 +114,21 @@ def test_missing_values_of_a_table_are_no_divergence() -> None:
             "RuntimeError: [2]: params[0] in this process with sizes [5, 256] appears not to match sizes of the>",
             "ddp-shape-mismatch",
         ),
+        ("RuntimeError: Timed out after 901 seconds waiting for clients. 3/8 cl", "rendezvous-timeout"),
     ],
 )
 def test_the_end_of_a_line_may_be_cut_off(line: str, cause: str) -> None:
     assert explain(FRAMES + line + "\n").cause == cause
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ("loaded state dict contains a parameter group", "checkpoint-mismatch"),
+        ("loaded state dict has a different number of ", "checkpoint-mismatch"),
+        ("optimizer got an empty parameter group", "python-exception"),
+    ],
+)
+def test_a_source_line_may_show_only_the_first_words_of_a_message(words: str, cause: str) -> None:
+    frame = '  File "/venv/lib/python3.11/site-packages/torch/optim/optimizer.py", line 512, in load_state_dict\n'
+    assert explain(f'{FRAMES}{frame}    raise ValueError("{words}"\n').cause == cause

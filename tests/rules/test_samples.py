@@ -98,8 +98,8 @@ def test_without_its_key_words_the_cause_is_not_found(name: str, tmp_path: Path)
 
 
 def words_of(name: str) -> list[str]:
-    """The literals of a cause's signs, the longest first."""
-    signs = next(cause.signs for cause in catalogue() if cause.rule.name == name)
+    """The literals of a cause's signs and symptoms, the longest first."""
+    signs = next((*cause.signs, *cause.symptoms) for cause in catalogue() if cause.rule.name == name)
     return sorted({sign.words for sign in signs}, key=len, reverse=True)
 
 

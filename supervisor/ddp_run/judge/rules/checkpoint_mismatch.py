@@ -47,8 +47,7 @@ SIGNS = meaning(
         ),
     ),
     *meaning(
-        Sign("doesn't match the size of optimizer's group"),
-        Sign("loaded state dict has a different number of parameter groups"),
+        *("loaded state dict contains a parameter group", "loaded state dict has a different number of"),
         Sign("Trying to restore optimizer state but checkpoint contains only the model"),
         cause="{who} loaded an optimizer state that does not match the model's parameters{where}",
         advice=(

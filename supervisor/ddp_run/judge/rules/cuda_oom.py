@@ -76,8 +76,13 @@ _RUNTIMES = Sign(
     r"|GPU:\d{1,4} failed\. Status: out of memory|Error 2: out of memory",
 )
 """`CUDA failure 2: out of memory`, `cudaMalloc failed: out of memory`, `Cuda Runtime (out of memory)` and the like."""
-SYMPTOMS = (like(r"\[HAMI-core ERROR [^\]\n]{1,100}\]: Device \d{1,3} OOM \d{1,20} / \d{1,20}"),)
-"""From HAMi, which divides GPUs, as it refuses memory."""
+SYMPTOMS = (
+    like(r"\[HAMI-core ERROR [^\]\n]{1,100}\]: Device \d{1,3} OOM \d{1,20} / \d{1,20}"),
+    like(rf"{_SIZE} is free\. Including non-PyTorch memory, this process has {_SIZE} memory in use"),
+    like(rf"Of the allocated memory {_SIZE} is allocated by PyTorch, and {_SIZE} is reserved by PyTorch but "),
+    like(rf"already allocated; {_SIZE} free; {_SIZE} reserved in total by PyTorch\)"),
+)
+"""From HAMi, which divides GPUs, as it refuses memory; torch's messages without their beginning."""
 SIGNS = meaning(
     like(_ASKED),
     *("NPU out of memory", "MPS backend out of memory", "CUDA allocation failed", "DEVMEM Allocation failed"),

@@ -32,10 +32,13 @@ RULE = Rule(
     layer=Layer.REFUSED,
     retry=Retry(helps=False, reason="the build will still have no code for this GPU"),
 )
-_WARNED = like(
+_WARNING = (
     r"(?m:^)(?P<gpu>[^\n]{2,160}?) with (?:CUDA|HIP|XPU)? ?capability (?P<arch>sm_\w+)"
     r" is not compatible with the current PyTorch installation"
 )
+_WARNED = like(_WARNING)
+SYMPTOMS = (like(rf"{_WARNING}[^\n]{{0,80}}(?:\n[^\n]{{0,400}}){{0,4}}\Z"),)
+"""A log that ends with it."""
 _REFUSED = meaning(
     like(r"only supported on GPUs with compute capability (?:of at least|>=) [\d.]+"),
     like(r"Runtime compute cap (?P<arch>\d+) is not compatible with compile time compute cap"),
