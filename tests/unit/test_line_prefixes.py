@@ -53,6 +53,15 @@ def test_srun_labels_of_agents_are_no_ranks(line: str) -> None:
     assert writers[0].place == "1"
 
 
+def test_srun_labels_behind_a_host() -> None:
+    lines = [f"gpu{host}: {host}: {line}" for line in TRACEBACK for host in (4, 5)]
+    texts, writers = assign([*lines, *(["srun: error: gpu4: task 4: Exited with exit code 1"] * 5)])
+    assert texts[: len(lines) : 2] == list(TRACEBACK)
+    assert {each.ranks for each in writers[1 : len(lines) : 2]} == {(5,)}
+    numbered = assign([f"gpu4: {line}" for line in (*TRACEBACK, "12: the answer")])
+    assert (numbered[0][-1], numbered[1][-1].ranks) == ("12: the answer", ())
+
+
 def test_a_number_before_a_colon_is_no_task_where_few_lines_have_one() -> None:
     assert {each.ranks for each in assign([*TRACEBACK, "12: the answer", "13: another"])[1]} == {()}
 

@@ -2,8 +2,8 @@
 
 Forms: torch's `[rank3]:`; torchrun's and ddp-run's `[default3]:`, `[rank0-2]:`; mpirun's `[1,3]<stderr>:`; `srun -l`'s
 `3: `, and with a host `[node7:3]:`; kubectl's and docker compose's pod or service name; the time stamps of container
-runtimes before them. A prefix of every line (pdsh's host, a CI's time, a quotation's `> `) is stripped first, which
-leaves the text of the processes.
+runtimes before them. A prefix of every line (pdsh's host, a CI's time) is stripped first, which leaves the text of the
+processes.
 """
 
 from __future__ import annotations
@@ -121,8 +121,7 @@ def assign(lines: Sequence[str], most_named: int = 1 << 20) -> tuple[list[str], 
     tasks are torch's agents, or torch names other ranks.
     """
     whole = "\n".join(lines)
-    before = _before(lines, "]<std" in whole)
-    texts, places = _unwrapped(lines, before)
+    texts, places, before = _unwrapped(lines, "]<std" in whole)
     if "==> " in whole:
         _below_names(texts, places)
     named, known, by = _Named(most_named), dict[Writer, Writer](), list[Writer]()
@@ -148,7 +147,7 @@ def _before(lines: Sequence[str], mpi: bool) -> re.Pattern[str]:
 
     A number before a colon counts if most lines have one.
     """
-    said = [line for line in lines if line.strip()]
+    said = [line for line in lines if line.strip() and not line.startswith(_WITHOUT)]
     numbered = sum(1 for line in said if line[:5].strip()[:1].isdigit() and _TASKED.match(line))
     places = [*_PLACES, *([_TASK] if numbered >= max(2, _MOST * len(said)) else [])]
     if mpi:
@@ -249,9 +248,10 @@ def _numbers(text: str) -> tuple[Rank, ...]:
 _Match = Callable[[str], re.Match[str] | None]
 
 
-def _unwrapped(lines: Sequence[str], before: re.Pattern[str]) -> tuple[list[str], list[str | None]]:
-    """Return each line without the prefix of every line, and the place that it names."""
+def _unwrapped(lines: Sequence[str], mpi: bool) -> tuple[list[str], list[str | None], re.Pattern[str]]:
+    """Return each line without the prefix of every line, the place that it names, and what is then left to strip."""
     texts, places = list(lines), list[str | None]([None]) * len(lines)
+    before = _before(texts, mpi)
     for _ in range(_LAYERS):
         said = [line for line in texts if line and not line.isspace() and not line.startswith(_WITHOUT)]
         wrapper = next((w for w in _wrappers(said, before) if _before_all(said, w)), None)
@@ -262,19 +262,20 @@ def _unwrapped(lines: Sequence[str], before: re.Pattern[str]) -> tuple[list[str]
             if hit is not None:
                 texts[index] = line[hit.end() :]
                 places[index] = hit[hit.lastgroup] if hit.lastgroup else places[index]
-    return texts, places
+        before = _before(texts, mpi)
+    return texts, places, before
 
 
 def _wrappers(lines: Sequence[str], before: re.Pattern[str]) -> Iterator[_Match]:
-    """Return candidates for a prefix of every line: known forms, then the text before most tracebacks."""
+    """Return candidates for a prefix of every line: known forms, a host, then the text before most tracebacks."""
     yield from (_STAMPS.match, before.match)
     if _TASK not in before.pattern and (numbers := _numbering(lines)) is not None:
         yield numbers
+    if any(HEADER in line or _FRAME in line for line in lines):
+        yield _HOST.match
     for common in _common(lines):
         if common.strip() and not _NO_WRAPPER.search(common):
             yield re.compile(_NUMBERS.sub(r"\\d+", re.escape(common))).match
-    if any(HEADER in line or _FRAME in line for line in lines):
-        yield _HOST.match
 
 
 def _numbering(lines: Sequence[str]) -> _Match | None:
