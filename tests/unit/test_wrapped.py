@@ -82,3 +82,21 @@ Traceback (most recent call last):
 def test_joining_does_not_take_a_class_of_ones_own_for_torchs(last: str, cause: str) -> None:
     """The longest line looks cut: joined with the next one, only its `raise` would be left."""
     assert explain(f"{STEPS}\n{OWN_CLASS}{last}").cause == cause
+
+
+def test_a_quoted_traceback_with_a_reply() -> None:
+    frame = '  File "/home/me/fit.py", line {0}, in {1}\n    {1}()\n'
+    log = frame.format(3, "main") + frame.format(9, "send") + "TypeError: cannot send a lock\n"
+    quotation = "".join(f"> {line}\n" for line in log.splitlines())
+    assert explain(f"{quotation}\nwe see this, too\n") == explain(f"{log}\nwe see this, too\n")
+    assert explain(f"{quotation}\nwe see this, too\n").cause == "python-exception"
+
+
+def test_marks_at_a_few_lines_are_no_quotation() -> None:
+    """loguru's mark says which frame caught it."""
+    frames = '  File "fit.py", line 3, in <module>\n    go()\n> File "fit.py", line 2, in go\n    {}["lr"]\n'
+    found = explain(f"Traceback (most recent call last):\n\n{frames}KeyError: 'lr'\n")
+    assert found.first_failure is not None
+    assert found.first_failure.exception is not None
+    assert found.first_failure.exception.traceback is not None
+    assert "> File" in found.first_failure.exception.traceback

@@ -31,7 +31,7 @@ def explain_text(text: str) -> Verdict:
 
 def explain_logs(logs: Sequence[Log]) -> Verdict:
     """Return the verdict for parsed logs: the strict reading's, else the one from a cut or wrapped log."""
-    logs = [wrapped.without_indentation(log) for log in logs]
+    logs = [wrapped.without_margin(log) for log in logs]
     found = _read(logs)
     if not _is_vague(found) or found.confidence == "certain":
         return found

@@ -1,6 +1,6 @@
-"""Joins lines that a terminal, a mail client or a web form has wrapped, and strips quotation marks. Pure.
+"""Strips quotation marks, and joins lines that a terminal, a mail client or a web form has wrapped. Pure.
 
-Such breaks are not marked, and complete lines can look alike, so this is used only if single lines show no cause.
+Such breaks are not marked, and complete lines can look alike, so lines are joined only if single ones show no cause.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NOTE = "lines were joined that look wrapped"
 _MOST_LINES = 1000
 _NARROWEST, _WIDEST = 40, 250
 """The columns at which terminals, mail clients and forms wrap."""
-_QUOTE = re.compile(r"\s{0,3}(?:[>|] ?)+")
+_QUOTE = re.compile(r"\s{0,3}(?:> ?)+")
 _MOSTLY = 0.8
 _FEW = 4
 _NAMED = re.compile(r"\[(?:\w{1,20}\d|[\w.\-]{1,255}:\d{1,6})\]:")
@@ -30,15 +30,25 @@ _BEGINS = re.compile(
 """The start of a complete line."""
 
 
-def without_indentation(log: Log) -> Log:
-    """Remove the common indentation: a log within a list or a code block."""
-    lines = log.text.lines
-    if any(line[:1].strip() for line in lines):
-        return log
+def without_margin(log: Log) -> Log:
+    """Remove quotation marks, then the common indentation: a log within a reply, a list or a code block."""
+    lines = _unquoted(log.text.lines)
+    margin = 0 if any(line[:1].strip() for line in lines) else _indentation(lines)
+    if margin or lines is not log.text.lines:
+        return replace(log, text=replace(log.text, lines=tuple(line[margin:] for line in lines)))
+    return log
+
+
+def _unquoted(lines: tuple[str, ...]) -> tuple[str, ...]:
+    said = [line for line in lines if line.strip()]
+    quoted = sum(1 for line in said if _QUOTE.match(line))
+    return tuple(_QUOTE.sub("", line, count=1) for line in lines) if said and quoted >= _MOSTLY * len(said) else lines
+
+
+def _indentation(lines: Sequence[str]) -> int:
     margin = min((len(line) - len(line.lstrip(" ")) for line in lines if line.strip()), default=0)
-    if any(line[margin:].startswith('File "') for line in lines):  # a traceback's own: its first line is cut off
-        margin = max(0, margin - 2)
-    return replace(log, text=replace(log.text, lines=tuple(line[margin:] for line in lines))) if margin else log
+    own = any(line[margin:].startswith('File "') for line in lines)  # a traceback's: its first line is cut off
+    return max(0, margin - 2) if own else margin
 
 
 def joined(logs: Sequence[Log]) -> Iterator[list[Log]]:
@@ -46,19 +56,10 @@ def joined(logs: Sequence[Log]) -> Iterator[list[Log]]:
     wrapped."""
     if sum(len(log.text.lines) for log in logs) > _MOST_LINES:
         return
-    plain = [replace(log, text=_unquoted(log.text)) for log in logs]
     for follows in (_cut, _filled):
-        found = [replace(log, text=_joined(log.text, follows)) for log in plain]
-        if any(len(new.text.lines) < len(old.text.lines) for new, old in zip(found, plain, strict=True)):
+        found = [replace(log, text=_joined(log.text, follows)) for log in logs]
+        if any(len(new.text.lines) < len(old.text.lines) for new, old in zip(found, logs, strict=True)):
             yield found
-
-
-def _unquoted(text: LogText) -> LogText:
-    said = [line for line in text.lines if line.strip()]
-    quoted = sum(1 for line in said if _QUOTE.match(line))
-    if not said or quoted < _MOSTLY * len(said):
-        return text
-    return replace(text, lines=tuple(_QUOTE.sub("", line, count=1) for line in text.lines))
 
 
 def _joined(text: LogText, follows: Callable[[str, str, int], str | None]) -> LogText:
