@@ -78,6 +78,18 @@ def test_connections_to_a_node_that_was_told_to_stop() -> None:
     assert answer(lost + told) == ("failed", "nccl-network")
 
 
+def test_of_two_nodes_the_stamps_say_which_agent_was_told_or_failed_first() -> None:
+    api = "torch/distributed/elastic/agent/server/api.py:719]"
+    told = f"W0302 11:20:{{0}}.100000 77 {api} Received 1 death signal, shutting down workers\n"
+    died = f"E0302 11:20:31.500000 99 {api} failed (exitcode: -6) local_rank: 1 (pid: 5) of binary: /bin/python\n"
+    assert answer(died + told.format(29)) == ("interrupted", "terminal-closed")
+    assert answer(told.format(33) + died) == ("failed", "native-abort")
+    assert answer(died + told.format(33)) == ("failed", "native-abort")
+    own = "Traceback (most recent call last):\n  File \"fit.py\", line 3, in <module>\n    go()\nKeyError: 'lr'\n"
+    raised = died.replace("-6", "1")  # what fails by itself may be why the job was ended
+    assert answer(own + raised + told.format(29)) == ("failed", "python-exception")
+
+
 def test_a_lost_peer_has_a_name_elsewhere_in_the_log() -> None:
     lost = HERE.format(8) + LOST
     stale = "09:06:44 rank2 ERROR data: /mnt/part-71.zst: [Errno 116] Stale file handle; leaving\n"

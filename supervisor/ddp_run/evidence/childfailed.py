@@ -36,6 +36,7 @@ _STOPPED = re.compile(
 )
 """torch's agent, and DeepSpeed's launcher (deepspeed/launcher/launch.py, sigkill_handler), whose runner sends it
 SIGTERM for any signal."""
+_STAMP = re.compile(r"\[?[WE](\d{4} \d\d:\d\d:\d\d\.\d{1,9}) ")
 _OBSERVED = re.compile(r"failed \(exitcode: (-?\d{1,9})\) local_rank: (\d{1,9}) \(pid: (\d{1,9})\)")
 
 
@@ -207,6 +208,16 @@ def stopped_on(log: LogText) -> int:
     """Return the number of the line that says so; 0 if none does."""
     said = (k for k, line in enumerate(log.lines) if "ignal" in line and _STOPPED.search(line))
     return next((log.number(k) or 0 for k in said), 0)
+
+
+def stopped_first(lines: Iterable[str]) -> bool:
+    """Whether the agents' stamps say that one was told to stop before any saw a rank fail: their nodes' logs may stand
+    in any order."""
+    stamped = [
+        (hit[1], line) for line in lines if "signal" in line or "exitcode" in line if (hit := _STAMP.match(line))
+    ]
+    failed = min((stamp for stamp, line in stamped if _OBSERVED.search(line)), default="")
+    return any(stamp < failed and _STOPPED.search(line) for stamp, line in stamped)
 
 
 def signals_sent(lines: Iterable[str]) -> dict[int, tuple[int, ...]]:

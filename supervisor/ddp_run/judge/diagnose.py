@@ -17,7 +17,7 @@ from ddp_run.judge.findings import Judged, Rules
 from ddp_run.judge.first_end import ended_silently, finished_first, first_end, follower, how_close, of_death
 from ddp_run.judge.hung import hung
 from ddp_run.judge.order import strongest
-from ddp_run.judge.verdict import OF_THE_LAUNCH, OF_THE_NETWORK, Finding, FirstFailure, Retry, Verdict
+from ddp_run.judge.verdict import OF_THE_LAUNCH, OF_THE_NETWORK, Finding, FirstFailure, Layer, Retry, Verdict
 from ddp_run.record.events import Rank
 from ddp_run.values.signals import in_words, shell_code
 
@@ -129,9 +129,12 @@ class _Judgement:
         told = death.code == -stop or (
             stop == signal.SIGINT and death.exception is not None and death.exception.type == "KeyboardInterrupt"
         )
-        if self.attempt.logs_only and first.finding.rule.code.startswith(OF_THE_NETWORK):
+        rule, log = first.finding.rule, self.attempt.agent.log
+        if self.attempt.logs_only and rule.code.startswith(OF_THE_NETWORK):
             # the connection to a node that was told to stop; what else fails there may be why it was told
-            told = told or 0 < childfailed.stopped_on(self.attempt.agent.log) < _line(first)
+            told = told or 0 < childfailed.stopped_on(log) < _line(first)
+        elif self.attempt.logs_only and death.exception is None and rule.layer <= Layer.ENDED:
+            told = told or childfailed.stopped_first(log.lines)
         return not told and (self.attempt.stop_at is None or death.order < self.attempt.stop_at)
 
     def _failed_before_hang(self, first: Judged) -> bool:
