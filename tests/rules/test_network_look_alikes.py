@@ -179,3 +179,24 @@ def test_an_agent_that_had_met_the_others_only_lost_their_store() -> None:
         beat = f"W1 {api} send a keep-alive heartbeat to the rendezvous 'fit' due to an error of type {name}.\n"
         assert explain(lost + beat * 2).cause == "store-lost"
         assert explain(f"{beat}torch.distributed.elastic.rendezvous.api.{name}: gone\n").cause == "rendezvous-timeout"
+
+
+@pytest.mark.parametrize(
+    ("enqueued", "rank"),
+    [
+        pytest.param("Last enqueued NCCL work: 70, last completed NCCL work: 70", 2, id="it didn't join the next one"),
+        pytest.param("Last enqueued NCCL work: 74, last completed NCCL work: 70", 0, id="it had joined as many"),
+        pytest.param("Last enqueued NCCL work: 12, last completed NCCL work: 12", 0, id="of an earlier attempt"),
+    ],
+)
+def test_who_is_missing_may_only_answer_the_others(enqueued: str, rank: int) -> None:
+    """Only the ranks that waited are seen to end."""
+    work = "WorkNCCL(SeqNum=71, OpType=BROADCAST, NumelIn=8, NumelOut=8, Timeout(ms)=60000)"
+    waited = "[rank{0}]:[E1 ProcessGroupNCCL.cpp:1] [Rank {0}] Watchdog caught collective operation timeout: " + work
+    waited += " ran for 60001 milliseconds before timing out.\n[rank{0}]:[E1 ProcessGroupNCCL.cpp:2] [PG ID 0 PG GUID "
+    waited += "0(default_pg) Rank {0}]  last enqueued work: 74, last completed work: 70\n"
+    answered = "[rank2]:[E1 ProcessGroupNCCL.cpp:3] [PG ID 0 PG GUID 0(default_pg) Rank 2] Received a dump signal. "
+    died = "E1 torch/distributed/elastic/multiprocessing/api.py:8] " + ENDED.partition("] ")[2].format(-6)
+    found = explain(waited.format(0) + waited.format(1) + f"{answered}{enqueued}.\n{died}")
+    assert found.first_failure is not None
+    assert (found.cause, found.first_failure.rank) == ("nccl-timeout-hang", rank)

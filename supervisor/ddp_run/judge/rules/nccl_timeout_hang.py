@@ -87,8 +87,8 @@ _REPORTS = (
 _PROGRESS = like(
     r"(?:\[rank(?P<global>\d{1,9})\]:.{0,200}?)?\[(?:(?P<group>PG [^\]]{0,200}?) )?Rank"
     r" (?P<rank>\d{1,9})\].{0,300}?"
-    r"last enqueued (?:NCCL )?work: (?P<count>-?\d{1,20})\b.{0,100}?"
-    r"last completed (?:NCCL )?work: ",
+    r"[Ll]ast enqueued (?:NCCL )?work: (?P<count>-?\d{1,20})\b.{0,100}?"
+    r"last completed (?:NCCL )?work: (?P<completed>[1-9]\d{0,17}\b)?",
 )
 _RAS = (
     like(r"(?:Rank (?P<rank>\d{1,9}) has|\d{1,9} ranks have) launched up to operation (?P<count>\d{1,20})\b"),
@@ -179,7 +179,9 @@ def _what(hit: Hit) -> str:
 
 def _suspect(attempt: Evidence) -> _Suspect | None:
     """Return who is missing according to torch's report, else the one that lags behind, else the only silent one."""
-    logs = [death.stderr for death in attempt.deaths] or [attempt.agent.log]
+    logs = [death.stderr for death in attempt.deaths]
+    if attempt.logs_only or not logs:  # who is missing may not have been seen to end
+        logs.append(attempt.agent.log)
     return _reported(logs) or _lagging(logs) or _mute(attempt)
 
 
@@ -204,7 +206,8 @@ def _lagging(logs: Sequence[LogText]) -> _Suspect | None:
     for counts in groups.values():
         (fewest, last), *others = sorted(counts.values(), key=lambda each: each[0])
         rank = last["global"] or last["rank"]
-        if rank is not None and others and others[0][0] > fewest:
+        all_had_begun = max((int(hit["completed"] or -1) for _count, hit in others), default=-1)
+        if rank is not None and others and others[0][0] > fewest >= all_had_begun:  # else of an earlier attempt
             most, ahead = others[-1]
             why = f"which started {fewest} collectives where others started up to {most}"
             return _Suspect(f"rank {rank}", Rank(int(rank)), why, quotes(last, ahead))
