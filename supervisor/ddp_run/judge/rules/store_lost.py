@@ -7,8 +7,9 @@ not show why.
 ## How to recognise it
 The last lines are torch's warnings `TCPStore.cpp:… recvValue failed on SocketImpl(fd=…)`, `sendBytes failed …: Broken
 pipe`, `Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?`, `Failed to
-check the "should dump" flag on TCPStore, (maybe TCPStore server has shut down too early)`. After a successful training
-they are harmless: the first rank just finished earlier.
+check the "should dump" flag on TCPStore, (maybe TCPStore server has shut down too early)`, and its agent's `has failed
+to send a keep-alive heartbeat to the rendezvous`. After a successful training they are harmless: the first rank just
+finished earlier.
 ## What to do
 Read the log of rank 0 and of the first node's agent: what died there first is the cause. If there is none, `dmesg -T |
 grep -i 'killed process'` on that host.
