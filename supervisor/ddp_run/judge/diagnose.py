@@ -35,6 +35,8 @@ can stamp their failure first."""
 
 def judge(evidence: Evidence, causes: Sequence[Cause] | None = None) -> Verdict:
     """Return the verdict for one attempt, using the given causes or the whole catalogue. Broken rules do not raise."""
+    if causes is None and not evidence.deaths and _succeeded(evidence):
+        causes = ()  # nothing to ask them about: the catalogue needn't be loaded
     known, notes = load() if causes is None else (tuple(causes), ())
     judgement = _Judgement(evidence.without_secrets(), known, list(notes))
     verdict = judgement.verdict()
@@ -54,6 +56,20 @@ def failed_by_itself(evidence: Evidence) -> bool:
     return any(not rules.judge(death).reason for death in rules.attempt.deaths)
 
 
+def _succeeded(attempt: Evidence) -> bool:
+    """Whether the ranks of all nodes exited with 0. If a rank's program failed, its process' exit code decides."""
+    if any(death.code or (death.code is None and death.failed_at is not None) for death in attempt.deaths):
+        return False
+    # If the ranks of all nodes ended well, ddp-run does not wait for the agent: it has nothing to add.
+    ranks = attempt.world_size if attempt.nodes == 1 else None
+    left = (*attempt.clean_exits, *(death for death in attempt.deaths if death.code == 0))
+    ends = [death.died_at for death in left if death.died_at is not None]
+    everyone = attempt.all_nodes_ended_well or (ranks is not None and len(ends) >= ranks)
+    if attempt.agent.code != 0 and not everyone:
+        return False
+    return attempt.stop_at is None or all(at <= attempt.stop_at for at in ends)
+
+
 @dataclass
 class _Judgement:
     """One judgement in progress; `notes` grows."""
@@ -69,7 +85,7 @@ class _Judgement:
 
     def verdict(self) -> Verdict:
         attempt = self.attempt
-        if self._succeeded():
+        if _succeeded(attempt):
             failed = [self.rules.judge(death) for death in attempt.deaths if death.code == 0]
             self.notes += [f"{each.finding.cause}; its process then exited with code 0" for each in failed]
             return Verdict("succeeded", 0, confidence="certain")
@@ -101,20 +117,6 @@ class _Judgement:
         return self._without_own_failure(judged)
 
     # ----------------------------------------------------------------------------------- ways a job can end
-
-    def _succeeded(self) -> bool:
-        """Whether the ranks of all nodes exited with 0. If a rank's program failed, its process' exit code decides."""
-        attempt = self.attempt
-        if any(death.code or (death.code is None and death.failed_at is not None) for death in attempt.deaths):
-            return False
-        # If the ranks of all nodes ended well, ddp-run does not wait for the agent: it has nothing to add.
-        ranks = attempt.world_size if attempt.nodes == 1 else None
-        left = (*attempt.clean_exits, *(death for death in attempt.deaths if death.code == 0))
-        ends = [death.died_at for death in left if death.died_at is not None]
-        everyone = attempt.all_nodes_ended_well or (ranks is not None and len(ends) >= ranks)
-        if attempt.agent.code != 0 and not everyone:
-            return False
-        return attempt.stop_at is None or all(at <= attempt.stop_at for at in ends)
 
     def _refused(self, name: str, code: int) -> Verdict:
         """Return the verdict for a job that was refused before its start; the way its ranks ended does not matter."""

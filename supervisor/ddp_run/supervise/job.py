@@ -6,7 +6,6 @@ is time enough to load the rest of ddp-run.
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -15,7 +14,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from ddp_run import __version__
 from ddp_run.plan.launch_plan import LaunchPlan, log_dir
 from ddp_run.record.events import (
     AttemptEnded,
@@ -24,10 +22,8 @@ from ddp_run.record.events import (
     Next,
     Noted,
     PeerFailed,
-    RunStarted,
 )
 from ddp_run.record.journal import Journal, now
-from ddp_run.record.own_process import this_process
 from ddp_run.record.run_folder import RunFolder
 from ddp_run.supervise import companions
 from ddp_run.supervise.agent import start
@@ -38,7 +34,6 @@ from ddp_run.supervise.loop import Loop
 from ddp_run.supervise.retries import Outcome, Retries, back_off
 from ddp_run.supervise.run import HANDLED_SIGNALS, Run
 from ddp_run.tell.output import BETWEEN_ATTEMPTS_S, last_words
-from ddp_run.values.redaction import redact_words
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -120,12 +115,14 @@ class _Job:
 
     def run(self) -> int:
         """Make attempts until one settles it; returns the exit code."""
-        self._run.emit(_run_started(self._run, self._argv))
+        self._run.emit(self._run.started(self._argv))
         if self._run.plan.options.warm:
             from ddp_run.supervise.warm_agents import WarmAgents
 
             self._warm = WarmAgents(self._run.plan, self._run.loop, self._run.helpers)
         may_wait = self._run.plan.options.spare_nodes > 0
+        if not self._run.plan.has_store:
+            self._load()  # first: a client that finds no store yet waits for half a second (torch's TCPStore)
         if not may_wait:
             self._waiting = self._start_attempt()
         self._log_cap = companions.start(self._run)
@@ -305,8 +302,13 @@ class _Job:
         self._retries.begin_at(part.attempt, part.decision)
         return None
 
+    def _load(self) -> None:
+        self._run.output.load()
+        for name in _NEEDED_WHEN_RANKS_START_OR_DIE:
+            import_module(name)
+
     def _after_spawn(self) -> None:
-        """Do what could wait for the agent's start: write plan.json, show warnings, load the rest of ddp-run."""
+        """Do what could wait for the agent's start: load the rest of ddp-run, write plan.json, show warnings."""
         from ddp_run.plan import plan_file
 
         run, node = self._run, None
@@ -320,31 +322,8 @@ class _Job:
             run.emit(Noted(now(), warning))
         if run.folder.note is not None:
             run.emit(Noted(now(), run.folder.note))
-        run.output.load()
+        self._load()
         clear_stale()
-        for name in _NEEDED_WHEN_RANKS_START_OR_DIE:
-            import_module(name)
         from ddp_run.tell.teller import Restarts
 
         run.sinks.append(Restarts(run.folder.path, run.journal.events, run.output).tell)
-
-
-def _run_started(run: Run, argv: Sequence[str]) -> RunStarted:
-    """The first event of a journal."""
-    options = run.plan.options
-    return RunStarted(
-        at=now(),
-        wall_ns=time.time_ns(),
-        run_id=run.folder.run_id,
-        host=socket.gethostname(),
-        node_rank=options.own_node_rank,
-        nodes=options.max_nodes,
-        argv=redact_words(argv),
-        max_retries=options.max_retries,
-        retry=options.retry,
-        grace_s=options.grace_s,
-        restarts=options.restarts,
-        version=__version__,
-        process=this_process(),
-        boards=tuple(map(str, run.inbox.board_folders)),
-    )

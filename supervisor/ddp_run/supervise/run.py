@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping, Set
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast, final
 
+from ddp_run import __version__
 from ddp_run.plan.launch_plan import LaunchPlan
-from ddp_run.record.events import Event, EventSink, SignalReceived, SignalSent, Target
+from ddp_run.record.events import Event, EventSink, RunStarted, SignalReceived, SignalSent, Target
 from ddp_run.record.journal import Journal, now
+from ddp_run.record.own_process import this_process
 from ddp_run.record.run_folder import RunFolder
 from ddp_run.settings.options import Options
 from ddp_run.supervise.children import BroughtAlong, Keeper
@@ -23,6 +27,7 @@ from ddp_run.tell.selection import Mode, prefix_of, shown_by
 from ddp_run.values import terminal
 from ddp_run.values.helper_process import HelperProcesses
 from ddp_run.values.process_table import below, living, send
+from ddp_run.values.redaction import redact_words
 from ddp_run.values.signals import NOTICE_SIGNALS, STOP_SIGNALS
 
 if TYPE_CHECKING:
@@ -72,6 +77,26 @@ class Run:
         self.keeper = Keeper(self.folder.run_id, self.inbox.board_folders, self.helpers, self.brought_along)
         self.stack.callback(self.keeper.dismiss)
         self.sinks = [self.journal.record, self.output.tell]
+
+    def started(self, argv: Sequence[str]) -> RunStarted:
+        """The first event of its journal. `argv`: ddp-run's own words."""
+        options = self.plan.options
+        return RunStarted(
+            at=now(),
+            wall_ns=time.time_ns(),
+            run_id=self.folder.run_id,
+            host=socket.gethostname(),
+            node_rank=options.own_node_rank,
+            nodes=options.max_nodes,
+            argv=redact_words(argv),
+            max_retries=options.max_retries,
+            retry=options.retry,
+            grace_s=options.grace_s,
+            restarts=options.restarts,
+            version=__version__,
+            process=this_process(),
+            boards=tuple(map(str, self.inbox.board_folders)),
+        )
 
     def emit(self, event: Event) -> None:
         """Tell all sinks."""
