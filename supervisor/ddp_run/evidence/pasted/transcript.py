@@ -65,7 +65,7 @@ def read(spoken: SpokenText, is_consequence: IsConsequence) -> Evidence:
         left = own_words.of_who_left(spoken, exceptions)
         exceptions = [*exceptions, left] if left is not None and not is_consequence(left.info) else exceptions
     spoken = spoken.given_to_launchers(launchers | childfailed.boxes(spoken.lines), len(summary))
-    stop = childfailed.stop_signal("\n".join(spoken.lines[begin:]))
+    stop = _stop_signal(spoken, begin)
     deaths = _deaths(spoken, begin, summary, exceptions, is_consequence)
     raised_by_agents = all(map(starts_a_launcher, (raised.info for raised in exceptions)))
     if not summary and raised_by_agents and any(AGENT_FRAME.search(spoken.lines[index]) for index in launchers):
@@ -82,6 +82,13 @@ def read(spoken: SpokenText, is_consequence: IsConsequence) -> Evidence:
         nodes=len({entry.host for entry in summary if entry.host}) or 1,
         logs_only=True,
     )
+
+
+def _stop_signal(spoken: SpokenText, begin: int) -> int | None:
+    """Return the signal that stopped the job: of the jobs in one log, the last one's that was stopped."""
+    lines, running = spoken.lines[begin:], got_over.running_at(spoken)
+    last = spoken.lines[running + 1 :] if begin <= running and len(set(spoken.sources)) == 1 else ()
+    return childfailed.stop_signal("\n".join(last)) or childfailed.stop_signal("\n".join(lines))
 
 
 def _kernels(lines: Sequence[str], whole: str) -> list[int]:

@@ -14,7 +14,7 @@ import signal
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.quoted_line import line_of
-from ddp_run.judge.signs import Sign, anywhere
+from ddp_run.judge.signs import Sign, anywhere, in_whole_log, like, quotes
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -34,6 +34,8 @@ _HANDLED = Sign(
 """Messages of trainers that caught the interrupt."""
 _OF_SRUN = Sign("srun: sending Ctrl-C to ")
 _TOLD = (_SHUTTING_DOWN, _HANDLED, _OF_SRUN)
+_STOPPED = (like(r"SignalException: Process \d+ got signal: 2\b"),)
+"""From torch's agent."""
 SIGNS: tuple[Sign, ...] = (Sign("KeyboardInterrupt", types=("KeyboardInterrupt",)), *_TOLD)
 
 
@@ -59,4 +61,5 @@ def match_stop(attempt: Evidence) -> Finding | None:
     """Match a job stopped by SIGINT."""
     if attempt.stop_signal != signal.SIGINT:
         return None
-    return Finding(RULE, "the job was interrupted (SIGINT)")
+    shown = quotes(in_whole_log(attempt, _STOPPED)) if attempt.logs_only else ()
+    return Finding(RULE, "the job was interrupted (SIGINT)", shown)
