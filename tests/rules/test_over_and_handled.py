@@ -134,6 +134,31 @@ def test_a_clean_up_that_fails_too() -> None:
     assert explain(unmade).cause == "process-group-misuse"
 
 
+def test_what_could_not_be_removed_while_an_error_was_handled() -> None:
+    missing = "FileNotFoundError: [Errno 2] No such file or directory: {0!r}\n"
+    read = HERE.format(5) + "    open(path)\n" + missing.format("/d/part-7.idx")
+    told = f"{read}\nThe above exception was the direct cause of the following exception:\n\n"
+    told += HERE.format(8) + "RuntimeError: cannot open shard 7\n"
+    removed = HERE.format(20) + '  File "/usr/lib/python3.11/pathlib.py", line 1147, in unlink\n    os.unlink(self)\n'
+    denied = "PermissionError: [Errno 13] Permission denied: '/s/lock'\n"
+    assert explain(told + AFTER + removed + denied).cause == "file-not-found"
+    found = explain(read + AFTER + HERE.format(20) + "    os.mkdir(scratch)\n" + denied)  # the fallback failed
+    assert found.cause == "permission-denied"
+    found = explain(told + AFTER + HERE.format(20) + "    log = open(name, 'w')\n" + denied)
+    assert (found.cause, found.confidence) == ("permission-denied", "likely")
+
+
+def test_a_later_job_in_the_same_log_that_was_stopped_otherwise() -> None:
+    stopped = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 71 got signal: {0}\n"
+    assert answer(stopped.format(2) + STEPS + stopped.format(15)) == ("interrupted", "preempted-sigterm")
+    assert answer(stopped.format(15) + STEPS + stopped.format(2)) == ("interrupted", "user-interrupt")
+    assert answer(STEPS + stopped.format(2) + stopped.format(15)) == ("interrupted", "user-interrupt")
+    again = explain(stopped.format(2) + STEPS * 5)
+    assert (again.cause, again.confidence) != ("user-interrupt", "certain")
+    alone = explain(STEPS + stopped.format(2))
+    assert (alone.cause, alone.confidence) == ("user-interrupt", "certain")
+
+
 @pytest.mark.parametrize(
     ("left_at", "blamed"), [(1, ("peer-died", 0, "certain")), (9, ("python-exception", 1, "likely"))]
 )

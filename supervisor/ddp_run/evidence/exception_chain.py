@@ -146,12 +146,13 @@ def handled(exception: ExceptionInfo, *, expected: bool = False) -> ExceptionInf
     """Return the exception at the start of a chain whose handler, perhaps a clean-up, raised this one.
 
     None if there is none, or if programs expect it: the end of the data is where some tell their peers. `expected`:
-    only the end of the data is excluded.
+    only the end of the data is excluded. Nothing expects what another exception was raised from.
     """
     if not _raised_while_handling(exception):
         return None
     origin = chain(exception)[-1]
-    if origin is exception or origin.type.rpartition(".")[2] in (_END_OF_DATA if expected else _EXPECTED):
+    told = CHAIN.findall(exception.traceback)[0].startswith(DIRECT)
+    if origin is exception or origin.type.rpartition(".")[2] in (_END_OF_DATA if expected or told else _EXPECTED):
         return None
     return origin_of(origin, exception)
 
@@ -159,6 +160,12 @@ def handled(exception: ExceptionInfo, *, expected: bool = False) -> ExceptionInf
 def in_exit(exception: ExceptionInfo) -> bool:
     """Whether a `with` block raised it as it was left."""
     return any(function in ("__exit__", "__aexit__") for _file, function in _frames(exception.traceback))
+
+
+def in_removal(exception: ExceptionInfo) -> bool:
+    """Whether a file or a folder could not be removed."""
+    innermost = statement(exception).startswith(("os.remove(", "os.unlink("))
+    return innermost or any(function in ("rmtree", "unlink") for _file, function in _frames(exception.traceback))
 
 
 def raised_from(exception: ExceptionInfo) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from ddp_run.evidence.exception_chain import begins_at_module, handled, in_exit
+from ddp_run.evidence.exception_chain import begins_at_module, handled, in_exit, in_removal
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.catalogue import NAMELESS, Cause
 from ddp_run.judge.order import strongest
@@ -60,7 +60,8 @@ class Rules:
             return own.rule.general and death.exception is not None and in_exit(death.exception)
         lost = best.rule.consequence and not self._peer_ended(death)
         last_resort = before.exception is not None and begins_at_module(before.exception)
-        return last_resort or lost or best.rule.end == "after" or own.rule.end == "sticky"
+        removed = death.exception is not None and in_removal(death.exception)
+        return last_resort or lost or removed or best.rule.end == "after" or own.rule.end == "sticky"
 
     def _peer_ended(self, death: Death) -> bool:
         """Whether another rank had ended before: then this one's program lost it, whatever it was handling."""
