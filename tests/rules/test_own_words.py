@@ -83,3 +83,47 @@ def test_what_the_rank_printed_that_the_others_waited_for() -> None:
     for other in (said.replace("rank5", "rank3"), f"{said}{steps}"):
         assert explain(f"[rank0] it 200 loss 1.9020\n{other}{waited}").cause == "gloo-timeout-hang"
     assert explain(f"[rank0] it 200 loss 1.9020\n{waited}{said}").cause == "gloo-timeout-hang"
+
+
+WAITED = (
+    "n1[{0}]: [rank{0}]:[E101 03:00:04.1 ProcessGroupNCCL.cpp:632] [Rank {0}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=7, OpType=BROADCAST, NumelIn=9, NumelOut=9, Timeout(ms)=300000) ran for 300010 "
+    "milliseconds before timing out.\n"
+)
+WAITING = WAITED.format(0) + WAITED.format(1) + "n1[0]: terminate called after throwing an instance of 'c10::Error'\n"
+WAITING += (
+    "E1 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: -6) local_rank: 0 (pid: 9) of x\n"
+)
+STORE_GONE = "n2[3]: [rank3]:[W101 03:01:06.2 ProcessGroupNCCL.cpp:1659] [Rank 3] Failed to check the store\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ("rank 3: torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n", "illegal-memory"),
+        ("n2[3]: reader: cannot append: Permission denied, this one ends\n", "permission-denied"),
+        ("2031-01-01 02:55:00,120 [rank3] CRITICAL no boxes in sample 88 (KeyError, boxes.py:12), bye\n", "python-"),
+        ("03:54:59 rank=3 fit: OSError: [Errno 5] Input/output error: 'a.tar'\n", "filesystem-error"),
+    ],
+)
+def test_the_others_only_waited(words: str, cause: str) -> None:
+    found = explain(f"n1[0]: step 1\n{words}{WAITING}{STORE_GONE}")
+    assert found.cause is not None
+    assert found.cause.startswith(cause)
+    assert found.confidence == "likely"
+    assert found.first_failure is not None
+    assert found.first_failure.rank == 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "n2[3]: reader: a.tar: OSError: [Errno 116] Stale file handle; skipping it\n",
+        "n2[9]: reader: cannot append: Permission denied\n",  # nothing says which rank has that name
+        "n1[0]: reader: cannot append: Permission denied\n",  # it waited later
+        "n2[3]: reader: PermissionError: no\n" + "".join(f"n2[3]: shard {word}\n" for word in "abcd"),
+        "rank 3: no such file\nrank 2: Permission denied\n",  # which one?
+    ],
+)
+def test_others_words_before_all_waited_say_nothing(words: str) -> None:
+    assert explain(f"n1[0]: step 1\n{words}{WAITING}{STORE_GONE}").cause == "nccl-timeout-hang"

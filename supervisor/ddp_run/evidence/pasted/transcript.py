@@ -45,7 +45,7 @@ _KERNEL = ("NVRM: ", "ut of memory: ", "Killed process ", "oom-kill:", "oom_reap
 
 def read(spoken: SpokenText, is_consequence: IsConsequence) -> Evidence:
     """Return the evidence in these texts. If nothing failed there, it has no deaths."""
-    whole = "\n".join(spoken.lines)
+    text = "\n".join(spoken.lines)
     begin = got_over.until(spoken)
     everything = spoken.text(range(begin, len(spoken.lines)))
     told, over = childfailed.last_attempts([each for each in childfailed.placed(spoken.lines) if each[0] > begin])
@@ -61,9 +61,11 @@ def read(spoken: SpokenText, is_consequence: IsConsequence) -> Evidence:
         if others:
             launchers |= {index for raised in starters for index in raised.lines}
             exceptions = others
-    if all(is_consequence(raised.info) for raised in exceptions):
-        left = own_words.of_who_left(spoken, exceptions)
-        exceptions = [*exceptions, left] if left is not None and not is_consequence(left.info) else exceptions
+    whole = [raised for raised in exceptions if raised.info.file is not None or not raised.ranks]
+    if all(is_consequence(raised.info) for raised in whole):
+        left = own_words.of_who_left(spoken, whole)
+        if left is not None and not is_consequence(left.info):
+            exceptions = [*(raised for raised in exceptions if raised.index != left.index), left]
     spoken = spoken.given_to_launchers(launchers | childfailed.boxes(spoken.lines), len(summary))
     stop = _stop_signal(spoken, begin)
     deaths = _deaths(spoken, begin, summary, exceptions, is_consequence)
@@ -78,7 +80,7 @@ def read(spoken: SpokenText, is_consequence: IsConsequence) -> Evidence:
         started=len(deaths),
         agent=AgentEnd(_launchers_code(spoken, bool(launchers)), everything, summary=summary),
         stop_signal=stop,
-        kernel=spoken.text(_kernels(spoken.lines, whole)),
+        kernel=spoken.text(_kernels(spoken.lines, text)),
         nodes=len({entry.host for entry in summary if entry.host}) or 1,
         logs_only=True,
     )
