@@ -50,11 +50,19 @@ def test_what_passed_tests_and_jobs_that_completed_print() -> None:
     tests = f"tests/test_launch.py::test_a_rank_dies\n{SEEN}PASSED\n"
     assert answer(f"{tests}===== 3 passed, 1 xfailed in 8.20s =====\n") == (None, None)
     assert answer(f"{tests}===== 1 failed, 2 passed in 8.20s =====\n")[0] == "failed"
+    assert answer(f"{tests}2 passed, 4 skipped in 0.51s\n") == (None, None)
+    assert answer(f"{tests}1 failed, 2 passed in 0.51s\n")[0] == "failed"
+    assert answer(f"{tests}eval: 2 passed in 0.51s\n")[0] == "failed"
     shown = "Root Cause\n  rank 2\n  exitcode: -11 (SIGSEGV)\n", "ops.cu:7: sum(int): Assertion `i < n' failed.\n"
     for piece in shown:  # as the tests of a launcher show them
         assert answer(f"{piece}===== 4 passed in 61.00s (0:01:01) =====\nexit: 0\n") == (None, None)
         assert answer(f"{piece}===== 1 error in 61.00s (0:01:01) =====\n")[1] is not None
     rows = "JobID    State  ExitCode\n77   {0} 0:0\n77.0 {0} 0:0\n"
+    again = "slurmstepd: error: *** JOB 9 ON n1 CANCELLED AT 2024-08-23T07:41:30 DUE TO NODE FAILURE ***\n"
+    again += "fit: going on at 500\n9  NODE_FAIL 0:0\n{0}  COMPLETED 0:0\n{1}"
+    assert answer(again.format(9, "")) == (None, None)
+    assert answer(again.format("8", ""))[0] == "failed"
+    assert answer(again.format(9, "9  PREEMPTED 0:0\n"))[0] == "failed"
     late = f"done\n{GONE * 2}W1 torch/distributed/elastic/rendezvous/dynamic_rendezvous.py: failed to shutdown: "
     late += "RendezvousConnectionError: The connection to the C10d store has failed\n"
     assert answer(late + rows.format("COMPLETED")) == (None, None)

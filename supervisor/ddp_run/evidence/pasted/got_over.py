@@ -2,7 +2,8 @@
 Pure.
 
 Sources: torch/distributed/elastic/agent/server/api.py (`Worker group FAILED. 2/3 attempts left; will restart worker
-group`), pytest's last line (`=== 3 passed in 0.10s ===`), uvicorn's request log, vLLM's messages about a lost engine.
+group`), pytest's last line (`=== 3 passed in 0.10s ===`, with -q without `=`), uvicorn's request log, vLLM's messages
+about a lost engine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from ddp_run.evidence.windows import VERY_LAST
 _RESTART = "; will restart worker group"
 _TESTS = " passed"
 _PASSED = re.compile(
-    r"(?<!=)={3,200} (?:[1-9]\d{0,6} passed)(?:, \d{1,6} (?:skipped|deselected|warnings?|xfailed|xpassed))* in \d"
+    r"(?:(?<!=)={3,200} |^)(?:[1-9]\d{0,6} passed)(?:, \d{1,6} (?:skipped|deselected|warnings?|xfailed|xpassed))*"
+    r" in \d[\d.]{0,9} ?s"
 )
 _ANSWERED = re.compile(r'"(?:POST /\S{0,200}|GET /health\w{0,20}) HTTP/\d(?:\.\d)?" 20\d\b')
 _REFUSED = re.compile(r'"POST /\S{0,200} HTTP/\d(?:\.\d)?" 4\d\d\b|ValidationError: ')
@@ -33,10 +35,12 @@ _LOST = re.compile(
 
 
 _ACCOUNTED = re.compile(
-    r"\b(?P<state>COMPLETED|FAILED|CANCELLED\S{0,12}|TIMEOUT|OUT_OF_ME\S{0,5}|NODE_FAIL)"
+    r"(?:^\s{0,40}(?P<job>\d[\w.+\[\]\-]{0,40})\s.{0,200})?"
+    r"\b(?P<state>COMPLETED|FAILED|CANCELLED\S{0,12}|TIMEOUT|OUT_OF_ME\S{0,5}|NODE_FAIL|PREEMPTED)"
     r"\s{1,30}(?:ExitCode=)?\d{1,3}:\d{1,3}\b"
 )
-"""A row of SLURM's `sacct`, or of its plugin that writes down jobs: how a job and its steps ended."""
+"""A row of SLURM's `sacct`, or of its plugin that writes down jobs: how a job and its steps ended. `sacct -D` has a row
+for each run of a job that was requeued; the last one counts."""
 _WITH_0 = re.compile(
     r"(?<![(\w])(?:exit(?:ed|s)?(?: with)?(?: (?:code|status)(?: of [\w./-]{1,40})?)?|exit_?code"
     r"|return(?:ed|s)?(?: code)?|rc)"
@@ -61,7 +65,8 @@ def until(spoken: SpokenText) -> int:
     """Return the index after the last line that says so; 0 if none does."""
     if any("COMPLETED" in line for line in spoken.lines):
         rows = [(index, row) for index, line in enumerate(spoken.lines) if (row := _ACCOUNTED.search(line))]
-        if rows and all(row["state"] == "COMPLETED" for _, row in rows):
+        last = {row["job"] or index: row["state"] for index, row in rows}
+        if rows and set(last.values()) == {"COMPLETED"}:
             return rows[-1][0] + 1
     passed = [index for index, line in enumerate(spoken.lines) if _TESTS in line and _PASSED.search(line)]
     reported, told_0 = _last_report(spoken), _told_of_0(spoken)
