@@ -1,7 +1,7 @@
-"""Whole jobs under ddp-run and under torchrun, in turn: `python tests/bench/bench_launch.py [--rounds 7] [NAME…]`.
+"""Whole jobs under ddp-run and under torchrun, in turn: `python -m tests.bench.bench_launch [--rounds 7] [NAME…]`.
 
 Each round runs both, first one then the other, and counts as one pair; printed are the medians and the median of the
-pairs' ratios, which holds when the machine's speed drifts. Run it on a quiet machine.
+pairs' ratios, which holds when the machine's speed drifts. Run it on a quiet machine; `nodes` needs root.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
+from tests.nodes.cluster import Cluster, Node
 
 BIN = Path(sys.executable).parent
 HELLO = "print('hello')\n"
@@ -105,20 +106,20 @@ def cpu_of(job: Callable[[Path, str], float]) -> Callable[[Path, str], float]:
 
 
 def two_nodes(text: str, *, c10d: bool = False) -> Callable[[Path, str], float]:
-    """A job of two nodes, both on this host, from the start of both to the end of the later one."""
+    """A job of two nodes with addresses of their own, from the start of both to the end of the later one."""
 
     def measure(folder: Path, launcher: str) -> float:
-        port = free_port()
-        endpoint = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}"]
-        static = ["--master-addr", "127.0.0.1", "--master-port", str(port), "--node-rank"]
         program = script(folder, text)
+        with Cluster(2) as cluster, ThreadPoolExecutor(2) as both:
+            address = cluster.node(0).address
+            endpoint = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{address}:29400"]
 
-        def node(rank: str) -> float:
-            meeting = ["--nnodes", "2", *(endpoint if c10d else [*static, rank])]
-            return run([BIN / launcher, *meeting, "--nproc-per-node", "1", program], folder)
+            def seconds_of(node: Node) -> float:
+                static = ["--master-addr", address, "--node-rank", str(node.rank)]
+                words = [BIN / launcher, "--nnodes", "2", *(endpoint if c10d else static), "--nproc-per-node", "1"]
+                return run([*node.within, *words, program], folder)
 
-        with ThreadPoolExecutor(2) as both:
-            return max(both.map(node, ("0", "1")))
+            return max(both.map(seconds_of, cluster.nodes))
 
     return measure
 

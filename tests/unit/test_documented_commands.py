@@ -138,7 +138,7 @@ WRONG = (
     "scripts/test --al",
     "scripts/test_single_node.sh --consoles rank0",
     "scripts/vast_launch.py launch --config c.toml --num-gpus 2 --dry-runs",
-    "python tests/bench/bench_launch.py helo",
+    "python -m tests.bench.bench_launch helo",
     "python -m tests.faults.runs",
 )
 
