@@ -116,8 +116,8 @@ def two_nodes(text: str, *, c10d: bool = False) -> Callable[[Path, str], float]:
 
             def seconds_of(node: Node) -> float:
                 static = ["--master-addr", address, "--node-rank", str(node.rank)]
-                words = [BIN / launcher, "--nnodes", "2", *(endpoint if c10d else static), "--nproc-per-node", "1"]
-                return run([*node.within, *words, program], folder)
+                meeting = ["--nnodes", "2", *(endpoint if c10d else static)]
+                return run([*node.within, BIN / launcher, *meeting, "--nproc-per-node", "1", program], folder)
 
             return max(both.map(seconds_of, cluster.nodes))
 

@@ -329,7 +329,13 @@ def test_a_job_that_its_launcher_saw_end_well() -> None:
     caught = HERE.format(30) + "OSError: [Errno 5] Input/output error: '/data/a.h5'\n"
     deepspeeds = "[2025-02-03 11:00:02,881] [INFO] [launch.py:347:main] Process 77 {0}"
     well = deepspeeds.format("exits successfully.")
-    for end in ("[runner] exit code 0 after 00:13:41", "accelerate launch returned 0; marker written", "rc=0", well):
+    for end in (
+        "[runner] exit code 0 after 00:13:41",
+        "accelerate launch returned 0; marker written",
+        "rc=0",
+        "done, exiting with status 0",
+        well,
+    ):
         assert answer(f"{caught}test csi 0.612\n{end}\n") == (None, None)
     uncaught = caught.replace("in train", "in <module>")  # a pipe's last command ended with 0
     assert answer(f"{uncaught}exit code 0\n") == ("failed", "filesystem-error")

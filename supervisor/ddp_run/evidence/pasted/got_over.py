@@ -42,7 +42,7 @@ _ACCOUNTED = re.compile(
 """A row of SLURM's `sacct`, or of its plugin that writes down jobs: how a job and its steps ended. `sacct -D` has a row
 for each run of a job that was requeued; the last one counts."""
 _WITH_0 = re.compile(
-    r"(?<![(\w])(?:exit(?:ed|s)?(?: with)?(?: (?:code|status)(?: of [\w./-]{1,40})?)?|exit_?code"
+    r"(?<![(\w])(?:exit(?:ed|s|ing)?(?: with)?(?: (?:code|status)(?: of [\w./-]{1,40})?)?|exit_?code"
     r"|return(?:ed|s)?(?: code)?|rc)"
     r"[ :=]{1,3}0\b(?![.:\d])|\bProcess \d{1,9} exits successfully\b"  # DeepSpeed's launch.py
 )
