@@ -30,7 +30,7 @@ words = sorted({sign.words for cause in catalogue.catalogue() for sign in cause.
 wall, cpu = time.monotonic(), time.process_time()
 excerpt = scan.read_log(Path(sys.argv[1]), "log", words, [sys.argv[2]] if sys.argv[2] != "none" else [])
 if sys.argv[3] == "explain":
-    verdict = diagnose.judge(transcript.read(SpokenText.of_logs([Log(excerpt.text)]), catalogue.follows_another))
+    verdict = diagnose.judge(transcript.read(SpokenText.of_logs([Log(excerpt.text)]), catalogue.shows))
 wall, cpu = time.monotonic() - wall, time.process_time() - cpu
 children = resource.getrusage(resource.RUSAGE_CHILDREN)
 peak = int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])

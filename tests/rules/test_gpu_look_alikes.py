@@ -7,7 +7,7 @@ import pytest
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
-from ddp_run.judge.catalogue import follows_another
+from ddp_run.judge.catalogue import shows
 from ddp_run.judge.diagnose import judge
 from ddp_run.judge.verdict import Verdict
 
@@ -25,7 +25,7 @@ FELL_OFF = "[Sun Sep 14 10:05:38 2025] NVRM: Xid (PCI:0000:3b:00): 79, pid=77, n
 
 
 def verdict_of(text: str) -> Verdict:
-    return judge(transcript.read(SpokenText.of_logs([_log(text)]), follows_another))
+    return judge(transcript.read(SpokenText.of_logs([_log(text)]), shows))
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,7 @@ def test_a_warning_of_another_process_is_not_this_ranks() -> None:
         entry.format(0, 4188),
     ]
     causes = {
-        found.rank: found.pid
-        for found in transcript.read(SpokenText.of_logs([_log("\n".join(text))]), follows_another).deaths
+        found.rank: found.pid for found in transcript.read(SpokenText.of_logs([_log("\n".join(text))]), shows).deaths
     }
     assert causes == {0: 4188, 1: 4189}
     verdict = verdict_of("\n".join(text))

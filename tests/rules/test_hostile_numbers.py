@@ -16,7 +16,7 @@ from ddp_run.evidence.childfailed import observed, parse
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
-from ddp_run.judge.catalogue import follows_another
+from ddp_run.judge.catalogue import shows
 from ddp_run.judge.diagnose import judge
 from ddp_run.judge.verdict import Verdict
 from ddp_run.observe import ras_text, stack_text
@@ -30,7 +30,7 @@ _FORM = re.compile(r"\d+|0x[0-9a-f]+|\s+")
 
 
 def verdict_of(lines: Sequence[str]) -> Verdict:
-    return judge(transcript.read(SpokenText.of_logs([Log(LogText("log.txt", tuple(lines)))]), follows_another))
+    return judge(transcript.read(SpokenText.of_logs([Log(LogText("log.txt", tuple(lines)))]), shows))
 
 
 def texts() -> Iterator[tuple[str, list[str]]]:

@@ -8,7 +8,7 @@ from ddp_run import explain
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
-from ddp_run.judge.catalogue import follows_another
+from ddp_run.judge.catalogue import shows
 from ddp_run.judge.diagnose import judge
 from ddp_run.judge.verdict import Verdict
 
@@ -39,7 +39,7 @@ DEAD_WATCHDOG = (
 
 def verdict_of(text: str) -> Verdict:
     lines = tuple(text.removesuffix("\n").split("\n"))
-    return judge(transcript.read(SpokenText.of_logs([Log(LogText("log.txt", lines))]), follows_another))
+    return judge(transcript.read(SpokenText.of_logs([Log(LogText("log.txt", lines))]), shows))
 
 
 @pytest.mark.parametrize(

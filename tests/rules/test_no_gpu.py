@@ -12,7 +12,7 @@ from tests.loaded_process import LoadedProcess
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
-from ddp_run.judge.catalogue import follows_another
+from ddp_run.judge.catalogue import shows
 from ddp_run.judge.diagnose import judge
 from ddp_run.judge.verdict import Verdict
 
@@ -54,9 +54,7 @@ for call in sys.stdin.read().splitlines():
 
 
 def explained(text: str) -> Verdict:
-    return judge(
-        transcript.read(SpokenText.of_logs([Log(LogText("log", tuple(text.rstrip().split("\n"))))]), follows_another)
-    )
+    return judge(transcript.read(SpokenText.of_logs([Log(LogText("log", tuple(text.rstrip().split("\n"))))]), shows))
 
 
 def test_the_installed_torch(torch_process: LoadedProcess) -> None:

@@ -14,7 +14,7 @@ from ddp_run.evidence.gather import gather
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
 from ddp_run.evidence.pasted import transcript
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
-from ddp_run.judge.catalogue import catalogue, follows_another
+from ddp_run.judge.catalogue import catalogue, shows
 from ddp_run.judge.findings import Rules
 from ddp_run.judge.order import explains, strongest
 from ddp_run.judge.verdict import Finding
@@ -96,7 +96,7 @@ def attempts() -> Iterator[tuple[str, Evidence]]:
     for name, text in pasted.items():
         yield (
             name,
-            transcript.read(SpokenText.of_logs([Log(LogText("log.txt", tuple(text.split("\n"))))]), follows_another),
+            transcript.read(SpokenText.of_logs([Log(LogText("log.txt", tuple(text.split("\n"))))]), shows),
         )
     for name in NAMES:
         if name not in pasted:
@@ -144,7 +144,7 @@ def test_each_exception_to_the_layers_has_its_text() -> None:
 def test_a_cause_wins_over_another_where_both_show(one: str, other: str) -> None:
     text = BOTH[one, other]
     log = LogText("log.txt", tuple(text.split("\n")))
-    attempt = transcript.read(SpokenText.of_logs([Log(log)]), follows_another)
+    attempt = transcript.read(SpokenText.of_logs([Log(log)]), shows)
     if (one, other) in CODES:
         death = Death(rank=Rank(0), code=CODES[one, other], stderr=log)
         attempt = Evidence(deaths=(death,), agent=AgentEnd(log=log), logs_only=True)

@@ -30,6 +30,9 @@ def read(words: str, others: str = OTHERS) -> tuple[Verdict, int | None]:
         ("RuntimeError: can't start new thread", "process-limit"),
         ("fatal: no such directory: /local/train (is it mounted?)", "file-not-found"),
         ("hook: app.manifest.ManifestError: line 88 has no audio", "python-exception"),
+        ("cannot append to part-3: ENOSPC after 12 of 40 MiB", "disk-full"),
+        ("stopping, out of resource: shared memory, Required: 300000, Hardware limit: 232448", "triton-resources"),
+        ("torch.cuda.is_available() is False here, giving up", "cuda-unavailable"),
     ],
 )
 def test_they_say_why(words: str, cause: str) -> None:
@@ -104,6 +107,12 @@ STORE_GONE = "n2[3]: [rank3]:[W101 03:01:06.2 ProcessGroupNCCL.cpp:1659] [Rank 3
         ("n2[3]: reader: cannot append: Permission denied, this one ends\n", "permission-denied"),
         ("2031-01-01 02:55:00,120 [rank3] CRITICAL no boxes in sample 88 (KeyError, boxes.py:12), bye\n", "python-"),
         ("03:54:59 rank=3 fit: OSError: [Errno 5] Input/output error: 'a.tar'\n", "filesystem-error"),
+        (
+            "[b] [rank3] Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized\n",
+            "fabric-manager",
+        ),
+        ("ts=02:55:00.1 rank=3 loader ends: EMFILE\n", "too-many-open-files"),
+        ("[02:55:00 rank3] loader: [Errno 2] No such file or directory: '/data/7.tar'\n", "file-not-found"),
     ],
 )
 def test_the_others_only_waited(words: str, cause: str) -> None:
@@ -119,7 +128,7 @@ def test_the_others_only_waited(words: str, cause: str) -> None:
     "words",
     [
         "n2[3]: reader: a.tar: OSError: [Errno 116] Stale file handle; skipping it\n",
-        "n2[9]: reader: cannot append: Permission denied\n",  # nothing says which rank has that name
+        "reader[9]: cannot append: Permission denied\n",  # nothing says which rank has that name
         "n1[0]: reader: cannot append: Permission denied\n",  # it waited later
         "n2[3]: reader: PermissionError: no\n" + "".join(f"n2[3]: shard {word}\n" for word in "abcd"),
         "rank 3: no such file\nrank 2: Permission denied\n",  # which one?
@@ -127,3 +136,32 @@ def test_the_others_only_waited(words: str, cause: str) -> None:
 )
 def test_others_words_before_all_waited_say_nothing(words: str) -> None:
     assert explain(f"n1[0]: step 1\n{words}{WAITING}{STORE_GONE}").cause == "nccl-timeout-hang"
+
+
+def test_numbers_before_lines_are_ranks_if_torch_names_the_same() -> None:
+    words = "[w3] reader ends: [Errno 116] Stale file handle: '/nfs/a.bin'\n"
+    text = f"[w0] step 1\n{words}{WAITING}".replace("n1[", "[w").replace("[w0]:", "[w0]").replace("[w1]:", "[w1]")
+    found = explain(text)
+    assert (found.cause, found.first_failure and found.first_failure.rank) == ("filesystem-error", 3)
+    assert explain(text.replace("[w1] [rank1]", "[w1] [rank5]")).cause == "nccl-timeout-hang"  # they're no ranks
+
+
+def test_ranks_that_waited_in_vain_for_one_that_left() -> None:
+    store = "torch.distributed.DistStoreError: Timed out after 301 seconds waiting for clients. 3/4 clients joined.\n"
+    said = "[1,2]<stdout>:fit: cannot open /data/index: Permission denied, leaving\n"
+    waited = "".join(f"[1,{rank}]<stderr>:[rank{rank}]: {store}" for rank in (0, 1, 3))
+    found = explain("[1,0]<stdout>:fit: ready\n" + said + waited)
+    assert (found.cause, found.first_failure and found.first_failure.rank) == ("permission-denied", 2)
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        ("KeyError: 'user 7'", "python-exception"),
+        ("RuntimeError: NCCL communicator was aborted on rank 3.", "nccl-timeout-hang"),
+    ],
+)
+def test_a_mistake_below_the_timeouts_is_why_the_others_waited(message: str, cause: str) -> None:
+    raised = '[rank3]: Traceback (most recent call last):\n[rank3]:   File "/home/me/fit.py", line 3, in <module>\n'
+    found = explain(f"n1[0]: step 1\n{WAITING}{raised}[rank3]:     table[key]\n[rank3]: {message}\n")
+    assert found.cause == cause

@@ -135,7 +135,7 @@ OTHER_NODE = """[rank4]: Traceback (most recent call last):
                      id="a second run in the same file"),
         pytest.param(f"{STEPS}{RAISED}{BOX.format(code=1)}{STEPS}", "cuda-oom", "certain",
                      id="another node's steps show no second run"),
-        pytest.param(WATCHDOG + OTHER_NODE, "nccl-timeout-hang", "likely", id="two nodes' files one after the other"),
+        pytest.param(WATCHDOG + OTHER_NODE, "python-exception", "likely", id="two nodes' files one after the other"),
         pytest.param(WATCHDOG, "nccl-timeout-hang", "likely", id="one node's file"),
         pytest.param(CHILD, "python-exception", "likely", id="a child that lost its parent"),
     ],

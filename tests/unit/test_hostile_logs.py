@@ -11,7 +11,7 @@ from tests.unchanged import slow_if_unchanged
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
-from ddp_run.judge.catalogue import follows_another
+from ddp_run.judge.catalogue import shows
 from ddp_run.judge.diagnose import judge
 from ddp_run.judge.verdict import Verdict
 
@@ -179,7 +179,7 @@ def marks(shape: Callable[[int], list[str]]) -> list[pytest.MarkDecorator]:
 
 
 def verdict_of(lines: list[str]) -> Verdict:
-    return judge(transcript.read(SpokenText.of_logs([Log(LogText("log", tuple(lines)))]), follows_another))
+    return judge(transcript.read(SpokenText.of_logs([Log(LogText("log", tuple(lines)))]), shows))
 
 
 def cpu_s(lines: list[str], rounds: int = 1) -> float:

@@ -10,7 +10,7 @@ from ddp_run.evidence.at_once import once
 from ddp_run.evidence.model import Evidence, LogText
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.evidence.pasted.transcript import read
-from ddp_run.judge.catalogue import follows_another
+from ddp_run.judge.catalogue import shows
 from ddp_run.judge.diagnose import judge
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Rank
@@ -93,7 +93,7 @@ def by(rank: int, text: str) -> str:
 
 def evidence(*parts: str) -> Evidence:
     lines = tuple("\n".join(parts).split("\n"))
-    return read(SpokenText.of_logs([Log(LogText("log", lines))]), follows_another)
+    return read(SpokenText.of_logs([Log(LogText("log", lines))]), shows)
 
 
 def verdict(*parts: str) -> Verdict:
@@ -271,7 +271,7 @@ def test_the_launchers_words_are_no_last_words_of_a_rank() -> None:
 def test_files_of_ranks() -> None:
     said = {Rank(0): LOST, Rank(1): RAISED}
     logs = [Log(LogText(f"rank_{rank}.log", tuple(text.split("\n"))), rank) for rank, text in said.items()]
-    found = judge(read(SpokenText.of_logs(logs), follows_another))
+    found = judge(read(SpokenText.of_logs(logs), shows))
     assert first(found)[:2] == ("python-exception", 1)
     assert found.evidence[0].source == "rank_1.log"
 

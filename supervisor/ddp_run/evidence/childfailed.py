@@ -206,8 +206,12 @@ def stop_signal(text: str) -> int | None:
 
 def stopped_on(log: LogText) -> int:
     """Return the number of the line that says so; 0 if none does."""
-    said = (k for k, line in enumerate(log.lines) if "ignal" in line and _STOPPED.search(line))
-    return next((log.number(k) or 0 for k in said), 0)
+    return next((log.number(k) or 0 for k, line in enumerate(log.lines) if says_stopped(line)), 0)
+
+
+def says_stopped(line: str) -> bool:
+    """Whether a launcher says there that it was told to stop."""
+    return ("ignal" in line or "SIGINT" in line) and _STOPPED.search(line) is not None
 
 
 def stopped_first(lines: Iterable[str]) -> bool:

@@ -168,9 +168,10 @@ def in_removal(exception: ExceptionInfo) -> bool:
     return innermost or any(function in ("rmtree", "unlink") for _file, function in _frames(exception.traceback))
 
 
-def raised_from(exception: ExceptionInfo) -> bool:
-    """Whether those that led to it are its direct causes (`raise … from`), not exceptions being handled."""
-    links = CHAIN.findall(exception.traceback)
+def raised_from(exception: ExceptionInfo, link: ExceptionInfo) -> bool:
+    """Whether it was raised from `link` (`raise … from`), directly or by others, and not while that was handled."""
+    name = link.type.rpartition(".")[2]
+    links = CHAIN.findall(exception.traceback[max(0, exception.traceback.find(f"{name}: ")) :])
     return bool(links) and all(link.startswith(DIRECT) for link in links)
 
 

@@ -97,11 +97,12 @@ def _with_what_the_missing_said(end: LogEnd, strict: Verdict) -> Verdict:
     """Use what a rank printed that others then waited for in vain, if no progress of any rank came after it."""
     missing = strict.first_failure.rank if strict.first_failure is not None else None
     told = min((quote.line for quote in strict.evidence if quote.line is not None), default=0)
+    if missing is None or missing in end.writers_of(told):  # it waited itself
+        return strict
     said = [
         sign
         for sign in end.signs
-        if missing is not None
-        and sign.rank == missing
+        if sign.rank == missing
         and end.spoken.numbers[sign.index] < told
         and not (sign.finding.rule.consequence or sign.finding.rule.end == "waited")
     ]

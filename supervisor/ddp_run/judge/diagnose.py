@@ -14,7 +14,15 @@ from ddp_run.evidence import childfailed
 from ddp_run.evidence.model import UNORDERED, Death, Evidence, Phase
 from ddp_run.judge.catalogue import Cause, load
 from ddp_run.judge.findings import Judged, Rules
-from ddp_run.judge.first_end import ended_silently, finished_first, first_end, follower, how_close, of_death
+from ddp_run.judge.first_end import (
+    ended_silently,
+    finished_first,
+    first_end,
+    follower,
+    how_close,
+    is_own_mistake,
+    of_death,
+)
 from ddp_run.judge.hung import hung
 from ddp_run.judge.order import strongest
 from ddp_run.judge.verdict import OF_THE_LAUNCH, OF_THE_NETWORK, Finding, FirstFailure, Layer, Retry, Verdict
@@ -195,13 +203,18 @@ class _Judgement:
     def _missed_by(self, waited: Judged, own: Sequence[Judged]) -> Judged:
         """For pasted logs: prefer the exception of a rank that did not wait to the timeout of one that waited for it.
 
-        One below the timeout counts if it speaks against its host: no timeout leads to that.
+        One below the timeout counts if it speaks against its host, or is a mistake in the program of a rank that shows
+        no timeout: no timeout leads to that.
         """
         if not self.attempt.logs_only or waited.finding.rule.end != "waited":
             return waited
         told = _line(waited)
         rest = [item for item in own if item.death.exception is not None and item.finding.rule.end != "waited"]
-        shown = [item for item in rest if 0 < _line(item) < told or item.finding.rule.host is not None]
+        shown = [
+            item
+            for item in rest
+            if 0 < _line(item) < told or item.finding.rule.host is not None or is_own_mistake(item, waited)
+        ]
         missing = min(shown, key=lambda item: (_line(item) > told, _line(item)), default=waited)
         self.close = missing is not waited
         return missing

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from ddp_run.evidence.crash_text import crash_of
 from ddp_run.evidence.model import UNORDERED, Death
+from ddp_run.judge.findings import Judged
 from ddp_run.judge.verdict import Collateral, Confidence, Finding, FirstFailure, Retry
 from ddp_run.record.events import MonotonicNs, Rank
 from ddp_run.values.signals import in_words, signal_name
@@ -114,3 +115,15 @@ def _those(waiting: Sequence[Death]) -> str:
 
 def _known(waiting: Sequence[Death]) -> list[Rank]:
     return [death.rank for death in waiting if death.rank is not None]
+
+
+def is_own_mistake(item: Judged, waited: Judged) -> bool:
+    """Whether the program of another rank made it, while that rank shows nothing of the timeout."""
+    shown = next((quote.text for quote in waited.finding.evidence), "")
+    signs = shown.partition("(")[0].rpartition("] ")[2]  # without the rank and the operation
+    return (
+        item.finding.rule.general
+        and item.finding.confidence == "certain"
+        and bool(signs)
+        and not any(signs in line for line in item.death.stderr.lines)
+    )

@@ -15,7 +15,7 @@ from ddp_run.evidence import exception_chain, scan
 from ddp_run.evidence.pasted import raised, transcript, wrapped
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.judge import cut_log, diagnose, lost_peers, told_before
-from ddp_run.judge.catalogue import follows_another, rule_named, sign_words
+from ddp_run.judge.catalogue import follows_another, rule_named, shows, sign_words
 from ddp_run.judge.order import explains
 from ddp_run.judge.text_signs import LogEnd, TextSign
 from ddp_run.judge.verdict import OF_THE_NETWORK, Layer, Rule, Verdict
@@ -70,7 +70,7 @@ def _raised(verdict: Verdict) -> str | None:
 
 def _read(logs: Sequence[Log]) -> Verdict:
     spoken = SpokenText.of_logs(logs)
-    evidence, end = transcript.read(spoken, follows_another), LogEnd(spoken)
+    evidence, end = transcript.read(spoken, shows), LogEnd(spoken)
     found = cut_log.read(end, diagnose.judge(evidence))
     if lost_peers.only_lost(found) and not diagnose.failed_by_itself(evidence):
         found = lost_peers.without_the_first(found, len(logs))

@@ -139,6 +139,10 @@ class LogEnd:
         written = zip(self.spoken.numbers, self.spoken.by, strict=True)
         return any(number == line and each.place not in {None, *agents} for number, each in written)
 
+    def writers_of(self, line: int) -> tuple[Rank, ...]:
+        """The ranks that this line names as its writer."""
+        return self.spoken.by[place].ranks if (place := self._place(line)) >= 0 else ()
+
     def went_on_after(self, line: int) -> bool:
         """Whether a process kept writing after this line of the only log, like programs that go on or end normally."""
         return len(set(self.spoken.sources)) == 1 and self._went_on.after_line(self._place(line))

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from ddp_run.evidence import childfailed, exception_chain, traceback_text
-from ddp_run.evidence.pasted import launcher_text
+from ddp_run.evidence.pasted import launcher_text, started_again
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.traceback_text import HEADER
 from ddp_run.evidence.went_on import WentOn, is_native
@@ -45,6 +45,7 @@ _WITH_0 = re.compile(
     r"(?<![(\w])(?:exit(?:ed|s|ing)?(?: with)?(?: (?:code|status)(?: of [\w./-]{1,40})?)?|exit_?code"
     r"|return(?:ed|s)?(?: code)?|rc)"
     r"[ :=]{1,3}0\b(?![.:\d])|\bProcess \d{1,9} exits successfully\b"  # DeepSpeed's launch.py
+    r"|\bReporting training SUCCESS\b"  # SageMaker's
 )
 """What started the program says how it ended."""
 
@@ -71,7 +72,8 @@ def until(spoken: SpokenText) -> int:
     passed = [index for index, line in enumerate(spoken.lines) if _TESTS in line and _PASSED.search(line)]
     reported, told_0 = _last_report(spoken), _told_of_0(spoken)
     again = _ran_again(spoken, reported, told_0) if reported >= 0 else _left_with_0(spoken, told_0)
-    over = _not_started(spoken), _restarted(spoken), _served(spoken), again, _next_step(spoken)
+    begun = started_again.at(spoken, _reports(spoken))
+    over = _not_started(spoken), _restarted(spoken), _served(spoken), again, _next_step(spoken), begun
     return max([*over, *(index + 1 for index in passed)])
 
 
@@ -88,7 +90,7 @@ def _left_with_0(spoken: SpokenText, told: int) -> int:
     if told < 0:
         return 0
     raised = [each.info for each in traceback_text.find(spoken.lines) if each.final]
-    caught = all(map(exception_chain.begins_in_function, raised))
+    caught = not any(map(exception_chain.begins_at_module, raised))
     return told + 1 if caught and not any(map(is_native, spoken.lines)) else 0
 
 
@@ -134,8 +136,19 @@ def _ran_again(spoken: SpokenText, last: int, told_0: int) -> int:
 
 def _last_report(spoken: SpokenText) -> int:
     """Return the index of the last line in which a launcher reports a failed rank; -1 if none does."""
-    ends = (each.index for each in launcher_text.ends(spoken.lines))
-    return max((*childfailed.boxes(spoken.lines), *ends), default=-1)
+    return max(_failed_ranks(spoken), default=-1)
+
+
+def _failed_ranks(spoken: SpokenText) -> set[int]:
+    return childfailed.boxes(spoken.lines) | {each.index for each in launcher_text.ends(spoken.lines)}
+
+
+def _reports(spoken: SpokenText) -> set[int]:
+    """Return the lines that show an end: of a rank, by a launcher or an uncaught exception, or because the job was told
+    to stop."""
+    told = {k for k, line in enumerate(spoken.lines) if "CANCELLED AT " in line or childfailed.says_stopped(line)}
+    raised = (each for each in traceback_text.find(spoken.lines) if each.final)
+    return _failed_ranks(spoken) | told | {each.index for each in raised if exception_chain.begins_at_module(each.info)}
 
 
 def _next_step(spoken: SpokenText) -> int:

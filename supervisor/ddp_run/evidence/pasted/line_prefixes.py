@@ -44,8 +44,14 @@ _PLACES = (
     r"(?P<service>[a-z][\w.\-]{0,100}?[-_]\d{1,9}) +\| ?",
     _LABEL,
 )
-_TORCH_INSIDE = re.compile(r"\[rank(?P<ranks>\d{1,9})\]:")
+_PROGRAM = (
+    r"(?P<program>\[(?!(?i:debug|info|warn|warning|error|critical|notice|fatal) {0,3}\])[a-z][a-z_\-]{1,20} {0,6}\]) "
+)
+"""What one script puts before the lines of each program that it runs."""
+TORCH_INSIDE = re.compile(r"\[rank(?P<ranks>\d{1,9})\]:")
 _WATCHDOG = re.compile(r"\[(?:PG [^\]]{0,200}?)?Rank (?P<ranks>\d{1,9})\]")
+_QUOTES = re.compile(r"\b(?:INFO|DEBUG)\b[^\n]{0,200}[\s:(=]['\"`]\W{0,3}\w{0,20}\W{0,3}(?:\w{1,40}\.cpp:\d{1,6}\] )?$")
+"""Before a rank's name: a logger shows what another program once wrote."""
 _HEAD = re.compile(r"\bRank \d{1,9}\]:?\s{0,9}$")
 _HEAD_CHARS = 40
 _FILE = re.compile(r"==> (?P<file>[^<\n]{1,1000}) <==\s*$")
@@ -56,7 +62,7 @@ _AGENT = re.compile(
 )
 _ANY_RANKS = r"\[[A-Za-z_]+?\d{1,9}(?:[-,]\d{1,9})*\]:"
 _STAMPS = re.compile(rf"{_STAMP}(?:{_STREAM})?")
-_TASKED, _MPIS = re.compile(_TASK), re.compile(_MPI)
+_TASKED, _MPIS, _PROGRAMS = re.compile(_TASK), re.compile(_MPI), re.compile(_PROGRAM)
 _OF_SERVER = re.compile(
     r"(?:\((?:[\w.:\-]{1,60} )?(?:rank=(?P<ranks>\d{1,9}) )?pid=\d{1,9}(?:, [a-z_]{1,12}=[\w.:\-]{1,60}){0,3}\) ?){0,2}"
     r"(?:(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./\-]{1,80}:\d{1,6}\] ?)?"
@@ -75,7 +81,7 @@ _STEP = 3
 """The gap between the numbers of two lines: empty lines may be missing."""
 _MOST_NAMED = 4096
 """The most ranks that one line can name."""
-_WITHOUT = ("srun: ", "slurmstepd: ", "mpirun")
+_WITHOUT = ("srun: ", "slurmstepd: ", "mpirun", "pdsh@")
 """Launchers that prefix the lines of others but not their own."""
 _NO_WRAPPER = re.compile(r"\[[A-Za-z_]+\d+(?:[-,]\d+)*\]|\]<std|torch[./]|kernel: |\brank=\d")
 """A rank's name, and signs of other writers: the agent, the kernel."""
@@ -150,6 +156,9 @@ def _before(lines: Sequence[str], mpi: bool) -> re.Pattern[str]:
     said = [line for line in lines if line.strip() and not line.startswith(_WITHOUT)]
     numbered = sum(1 for line in said if line[:5].strip()[:1].isdigit() and _TASKED.match(line))
     places = [*_PLACES, *([_TASK] if numbered >= max(2, _MOST * len(said)) else [])]
+    programs = Counter(hit["program"] for line in said if (hit := _PROGRAMS.match(line)) is not None)
+    if len(programs) > 1 and programs.total() >= _NEARLY_ALL * len(said):
+        places.append(_PROGRAM)
     if mpi:
         tagged = [line[hit.end() :] for line in said if (hit := _MPIS.match(line))]
         places.append(_MPI + "(?: |$)" if all(rest[:1] in ("", " ") for rest in tagged) else _MPI)
@@ -207,10 +216,12 @@ def _speaker(line: str, place: str | None, before: re.Pattern[str], named: _Name
         if hit is None:
             break
         ranks, start = named.ranks(hit[hit.lastgroup or "ranks"]), hit.end()
+    quoted = False
     if not ranks and ("[rank" in line or "Rank " in line):
-        hit = _TORCH_INSIDE.search(line, start) or _WATCHDOG.search(line, start)
-        ranks = named.ranks(hit["ranks"]) if hit else ()
-    agent = (
+        hit = TORCH_INSIDE.search(line, start) or _WATCHDOG.search(line, start)
+        quoted = hit is not None and _QUOTES.search(line, start, hit.start()) is not None
+        ranks = named.ranks(hit["ranks"]) if hit and not quoted else ()
+    agent = quoted or (
         not ranks and ("torch" in line or line[:1] in "[WEI" or "OMP_NUM" in line) and _AGENT.search(line) is not None
     )
     return line, Writer(ranks, place, start, agent)

@@ -10,7 +10,7 @@ import errno
 import re
 from collections.abc import Sequence
 
-from ddp_run.evidence.pasted.raised import Raised
+from ddp_run.evidence.pasted.raised import OfException, Raised, Shows
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.went_on import HANDLED, is_native, is_news
 from ddp_run.record.events import ExceptionInfo, Rank
@@ -22,10 +22,12 @@ _IN_BRACKETS = re.compile(
     r"(?P<message>[^\n]{1,400}?) \((?P<type>[A-Z]\w{0,60}(?:Error|Exception))(?:, [\w./\-]{1,100}:\d{1,9})?\)"
 )
 """As loggers append it."""
-_LOGGERS = re.compile(r"[\[\d][\d\-:.,T\]]{3,30}(?: [\d:.,\]]{5,20})? [\[(]?rank[ =:]?(?P<rank>\d{1,9})\b")
-"""A rank that a program's logger names behind its time stamp."""
-_LABEL = re.compile(r"[\w.\-]{1,80}\[\d{1,6}\]: ")
-"""A host and a number, which is a rank's if torch names that one behind it."""
+_LOGGERS = re.compile(
+    r"(?:\[[\w.:,+\- ]{1,40}\] ?"
+    r"|(?:[a-z]{1,8}=)?\d[\d\-:.,TZ]{3,30} (?:[\d:.,]{5,20} )?|\[(?=\d)[\d\-:.,T]{4,30} ){1,3}"
+    r"[\[(]?[Rr](?:ank|ANK)[ =:]?(?P<rank>\d{1,9})\b"
+)
+"""A rank that a program's logger names behind its time stamp, or behind a host."""
 _BY_OTHERS = (ConnectionError, TimeoutError, InterruptedError, ChildProcessError)
 """Python's classes for what another process did."""
 _NUMBERS = {
@@ -44,15 +46,22 @@ _NUMBERS = {
     "too many open files": errno.EMFILE,
 }
 """strerror(3)'s words, and programs', for what one may leave for."""
+_WORDS = {number: words.capitalize() for words, number in _NUMBERS.items()}
+_NUMBERS |= {errno.errorcode[number].lower(): number for number in _WORDS}
 _SAID = re.compile(rf"\b({'|'.join(_NUMBERS)})\b", re.IGNORECASE)
+_NATIVES = re.compile(
+    r"\.(?:cpp|hpp|cc|cu|h):\d|frame #\d|^\s*(?:Exception raised from|what\(\)|Last error:|nccl\w{1,30}Error)"
+)
+"""Written by torch's threads, not by the program that left."""
 _AFTER = 2
 """A program that leaves may say this many lines more."""
 
 
-def of_who_left(spoken: SpokenText, exceptions: Sequence[Raised]) -> Raised | None:
+def of_who_left(spoken: SpokenText, exceptions: Sequence[Raised], shows: OfException) -> Raised | None:
     """Return what the one rank which left said, as an exception without a traceback; None if there isn't one.
 
-    `exceptions`: those of the ranks that lost it. If there are none, the others waited, until native code gave up.
+    `exceptions`: those of the ranks that lost it, or waited for it. If there are none, native code gave up. `shows`
+    knows which words are a reason.
     """
     shown = {index for raised in exceptions for index in raised.lines}
     others = [index for index, line in enumerate(spoken.lines) if index in shown or is_native(line)]
@@ -69,26 +78,19 @@ def of_who_left(spoken: SpokenText, exceptions: Sequence[Raised]) -> Raised | No
         Raised(said, index, (rank,), True, frozenset((index,)))
         for rank, own in last.items()
         for index in own[-1 - _AFTER :]
-        if index < others[-1] and (said := _said(spoken.lines[index][spoken.by[index].start :]))
+        if index < others[-1] and (said := _said(spoken.lines[index][spoken.by[index].start :], shows))
     ]
     return found[0] if len({each.ranks for each in found}) == 1 else None
 
 
 def _ranks(spoken: SpokenText) -> list[tuple[Rank, ...]]:
-    """Return the ranks of each line, those that only loggers or labels name, too."""
-    labels = [hit[0] if (hit := _LABEL.match(line)) else "" for line in spoken.lines]
-    behind: dict[str, set[tuple[Rank, ...]]] = {}
-    for label, each in zip(labels, spoken.by, strict=True):
-        behind.setdefault(label, set()).update([each.ranks] if label and each.ranks else ())
-    found = []
-    for line, label, each in zip(spoken.lines, labels, spoken.by, strict=True):
-        named = None if each.ranks else _LOGGERS.match(line)
-        of_label = next(iter(behind[label])) if len(behind[label]) == 1 else ()
-        found.append(each.ranks or ((Rank(int(named["rank"])),) if named else of_label))
-    return found
+    """Return the ranks of each line, those that only loggers name, too."""
+    named = [None if each.ranks else _LOGGERS.match(line) for line, each in zip(spoken.lines, spoken.by, strict=True)]
+    both = zip(named, spoken.by, strict=True)
+    return [each.ranks if hit is None else (Rank(int(hit["rank"])),) for hit, each in both]
 
 
-def _said(line: str) -> ExceptionInfo | None:
+def _said(line: str, shows: OfException) -> ExceptionInfo | None:
     if HANDLED.search(line):
         return None
     raised = _RAISED.search(line) or _IN_BRACKETS.search(line)
@@ -98,6 +100,11 @@ def _said(line: str) -> ExceptionInfo | None:
             return None
         return ExceptionInfo(raised["type"], raised["message"].strip(), None, None, None, "")
     hit = _SAID.search(line)
-    if hit is None:
+    if hit is not None:
+        number = _NUMBERS[hit[1].lower()]
+        said = f"{line.strip()}\n{_WORDS[number]}"  # rules may not know other words for it
+        return ExceptionInfo(type(OSError(number, "")).__name__, said, None, None, None, "")
+    if _NATIVES.search(line):
         return None
-    return ExceptionInfo(type(OSError(_NUMBERS[hit[1].lower()], "")).__name__, line.strip(), None, None, None, "")
+    info = ExceptionInfo("RuntimeError", line.strip(), None, None, None, "")
+    return info if shows(info) is Shows.A_CAUSE else None

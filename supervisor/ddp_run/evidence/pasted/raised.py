@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 from ddp_run.evidence import exception_chain, traceback_text
 from ddp_run.evidence.at_once import once
@@ -15,6 +16,21 @@ from ddp_run.evidence.went_on import WentOn, is_news
 from ddp_run.record.events import ExceptionInfo, Rank
 
 IsConsequence = Callable[[ExceptionInfo], bool]
+
+
+class Shows(Enum):
+    """What the catalogue makes of an exception."""
+
+    A_LOSS = auto()
+    """Another rank failed."""
+    A_WAIT = auto()
+    """It waited for other ranks in vain."""
+    A_CAUSE = auto()
+    NO_CAUSE = auto()
+    """Only that it was raised."""
+
+
+OfException = Callable[[ExceptionInfo], Shows]
 
 _AGENTS = frozenset({"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException"})
 AGENT_FRAME = re.compile(r"torch/distributed/(?:run|launch)\.py|torch/distributed/(?:launcher|elastic/agent)/")

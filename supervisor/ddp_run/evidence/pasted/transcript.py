@@ -1,8 +1,8 @@
 """Builds Evidence from pasted logs of any launcher: the same values as from a run's own folder. Pure.
 
 Several processes wrote into these texts, mostly unnamed. So a rank's text consists of the lines that name it and the
-unnamed lines, which it may have written. The catalogue recognises consequences of other failures (`is_consequence`),
-since the rules decide who is a victim.
+unnamed lines, which it may have written. The catalogue recognises consequences of other failures (`shows`), since
+the rules decide who is a victim.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from ddp_run.evidence.pasted.raised import (
     OF_A_THREAD,
     Exceptions,
     IsConsequence,
+    OfException,
     Raised,
+    Shows,
     starts_a_launcher,
 )
 from ddp_run.evidence.pasted.spoken_text import SpokenText
@@ -43,8 +45,17 @@ _TORN = re.compile(r"(?:Error|Exception)\b|Error[A-Z]")
 _KERNEL = ("NVRM: ", "ut of memory: ", "Killed process ", "oom-kill:", "oom_reaper", "segfault at ", "kernel: ")
 
 
-def read(spoken: SpokenText, is_consequence: IsConsequence) -> Evidence:
-    """Return the evidence in these texts. If nothing failed there, it has no deaths."""
+def read(spoken: SpokenText, shows: OfException) -> Evidence:
+    """Return the evidence in these texts. If nothing failed there, it has no deaths. `shows` asks the catalogue."""
+    known: dict[tuple[str, str, str], Shows] = {}  # many ranks raise the same
+
+    def shown_by(info: ExceptionInfo) -> Shows:
+        words = info.type, info.message, info.traceback
+        return known[words] if words in known else known.setdefault(words, shows(info))
+
+    def is_consequence(info: ExceptionInfo) -> bool:
+        return shown_by(info) is Shows.A_LOSS
+
     text = "\n".join(spoken.lines)
     begin = got_over.until(spoken)
     everything = spoken.text(range(begin, len(spoken.lines)))
@@ -61,11 +72,15 @@ def read(spoken: SpokenText, is_consequence: IsConsequence) -> Evidence:
         if others:
             launchers |= {index for raised in starters for index in raised.lines}
             exceptions = others
+    summary = _of_who_raised(summary, exceptions, spoken) if not told else summary
     whole = [raised for raised in exceptions if raised.info.file is not None or not raised.ranks]
-    if all(is_consequence(raised.info) for raised in whole):
-        left = own_words.of_who_left(spoken, whole)
+    followed = [raised for raised in exceptions if shown_by(raised.info) in (Shows.A_LOSS, Shows.A_WAIT)]
+    if all(raised in followed for raised in whole):
+        left = own_words.of_who_left(spoken, followed, shows)
         if left is not None and not is_consequence(left.info):
-            exceptions = [*(raised for raised in exceptions if raised.index != left.index), left]
+            others = [raised for raised in exceptions if raised.index != left.index]
+            exceptions = sorted([*others, left], key=lambda raised: raised.index)
+            spoken = spoken.given_to(left.ranks, left.index)  # a name in it may not be one that all lines have
     spoken = spoken.given_to_launchers(launchers | childfailed.boxes(spoken.lines), len(summary))
     stop = _stop_signal(spoken, begin)
     deaths = _deaths(spoken, begin, summary, exceptions, is_consequence)
@@ -107,6 +122,18 @@ def _observed_at_the_end(spoken: SpokenText, begin: int) -> tuple[SummaryEntry, 
     ]
     over = max(got_over.running_at(spoken), begin - 1) if found else begin
     return tuple(entry for index, entry in found if index > over)
+
+
+def _of_who_raised(
+    summary: tuple[SummaryEntry, ...], exceptions: Sequence[Raised], spoken: SpokenText
+) -> tuple[SummaryEntry, ...]:
+    """Return what the agent observed with the rank in place of a local rank: of one that writes nothing, while just one
+    other writes, and raised."""
+    ranks = {rank for raised in exceptions for rank in raised.ranks}
+    if len(summary) != 1 or ranks != set(spoken.index.by_rank) or len(ranks) != 1:
+        return summary
+    (rank,) = ranks
+    return tuple(replace(each, rank=rank) if each.rank is not None and each.rank < rank else each for each in summary)
 
 
 def _launchers_code(spoken: SpokenText, raised: bool) -> int | None:

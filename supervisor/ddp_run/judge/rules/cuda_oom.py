@@ -79,7 +79,7 @@ _RUNTIMES = Sign(
 SYMPTOMS = (
     like(r"\[HAMI-core ERROR [^\]\n]{1,100}\]: Device \d{1,3} OOM \d{1,20} / \d{1,20}"),
     like(rf"{_SIZE} is free\. Including non-PyTorch memory, this process has {_SIZE} memory in use"),
-    like(rf"Of the allocated memory {_SIZE} is allocated by PyTorch, and {_SIZE} is reserved by PyTorch but "),
+    like(rf"Of the allocated memory {_SIZE} is allocated by PyTorch\b"),
     like(rf"already allocated; {_SIZE} free; {_SIZE} reserved in total by PyTorch\)"),
 )
 """From HAMi, which divides GPUs, as it refuses memory; torch's messages without their beginning."""

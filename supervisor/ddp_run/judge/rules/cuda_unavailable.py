@@ -128,6 +128,7 @@ SIGNS = meaning(
     Sign("CUDA driver initialization failed, you might not have"),
     Sign("CUDA unknown error - this may be due to an incorrectly set up environment"),
     Sign("Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False"),
+    like(r"torch\.cuda\.is_available\(\) (?:is|was|returned) False[^\n]{0,60}\b(?:leav|exit|abort|quit|stop|giv)"),
     Sign("Cannot access accelerator device when none is available"),
     Sign("pin_memory=True requires a CUDA or other accelerator backend"),
     Sign("Need to provide pin_memory allocator to use pin memory"),

@@ -101,7 +101,7 @@ def _ended_the_rank(death: Death, hit: Hit) -> bool:
     if last is None or raised is None or raised is last:
         return True
     message = raised.message.partition("\n")[0].strip()
-    return bool(message) and (message in last.message or raised_from(last))
+    return bool(message) and (message in last.message or raised_from(last, raised))
 
 
 def _advice(message: str, library: re.Match[str] | None) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 import signal
 
+from ddp_run.evidence.exception_chain import statement
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.lost_peers import address
@@ -38,7 +39,7 @@ _OF = rf"\A(?:(?!{_SPEAKER}).)*{_SPEAKER}.*"
 """Skips to the first speaker: trying every one would take quadratic time."""
 _LOST = (
     *("onnection closed by peer", "onnection reset by peer", "Broken pipe", "ocket closed", "closed by remote peer"),
-    "onnection was closed by",
+    *("onnection was closed by", "onnection was likely closed"),
 )
 SIGNS: tuple[Sign, ...] = (
     *(like(f"(?s){_OF}{words}") for words in _LOST),
@@ -54,6 +55,8 @@ SIGNS: tuple[Sign, ...] = (
     Sign("Horovod has been shut down. This was caused by an exception on one of the ranks"),
 )
 _STORE_LOST = re.compile(r"^(?:Connection (?:reset|closed) by peer|Broken pipe|Connection was likely closed)")
+_ASKED = re.compile(r"\bstore\.(?:get|set|add|wait|check|compare_set|delete_key|num_keys)\(")
+"""A program's own call of the store has no frame of torch."""
 _TORCHS = frozenset({"RuntimeError", "DistNetworkError", "DistBackendError", "DistStoreError", "DistError"})
 _OTHERS = frozenset({"XlaRuntimeError", "JaxRuntimeError", "HorovodInternalError", "CommClosedError"})
 _ABORTS = re.compile(r"terminate called|what\(\): |[Ww]atchdog|[Tt]erminating the process|Check failed")
@@ -64,7 +67,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     raised = death.exception
     if raised is not None:
         name = raised.type.rpartition(".")[2]
-        of_torch = name != "RuntimeError" or "/torch/distributed/" in (raised.traceback or "")
+        of_torch = (
+            name != "RuntimeError" or "/torch/distributed/" in raised.traceback or _ASKED.search(statement(raised))
+        )
         lost = any(sign.search(raised.message) for sign in SIGNS) or (of_torch and _STORE_LOST.search(raised.message))
         if name not in _TORCHS | _OTHERS or not lost:
             return None

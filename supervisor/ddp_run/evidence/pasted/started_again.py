@@ -1,0 +1,69 @@
+"""Finds where a job was started again after an end that the same text reports: all before that is over. Pure.
+
+Whatever starts a job again (a scheduler's requeue, a loop in a script, a controller) appends to its log. The new start
+repeats what the first one printed at its beginning. Logs of several nodes or ranks in one text repeat it, too, but not
+later in time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence, Set
+
+from ddp_run.evidence.pasted.spoken_text import SpokenText
+from ddp_run.evidence.went_on import shows_life
+
+_WORD = re.compile(r"[A-Za-z_]{3,}")
+_LEVELS = frozenset({"DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL"})
+_WORDS, _HEAD = 3, 200
+"""A line is known again by so many words at its beginning; by all that it has there, if it has fewer."""
+_ALIKE = 2
+"""So many are enough for another line behind it."""
+_AGAIN = re.compile(r"\b(?:[Rr]e-?queu|[Rr]esubmi|[Rr]estart|[Rr]etrying|[Bb]ack-?off|append)")
+_BEGINNING = 400
+"""A job's first lines."""
+_BANNER = re.compile(r"[#=*~>+\-]{3}")
+_NEXT = 6
+"""Within so many lines after the first one a start repeats another line. A banner needs no other."""
+
+
+def at(spoken: SpokenText, reports: Set[int]) -> int:
+    """Return the index of the line at which the job began for the last time; 0 if the text shows no second start.
+
+    `reports`: indexes of the lines that report an end.
+    """
+    lines = spoken.lines
+    first_end = min(reports, default=len(lines))
+    begin = [_words(line) if shows_life(line) else () for line in lines[: min(first_end, _BEGINNING)]]
+    first, alike = _once(begin), _once([words[:_ALIKE] for words in begin])
+    for index in range(len(lines) - 2, first_end, -1):
+        place = first.get(_words(lines[index]))
+        if place is None:
+            continue
+        following = map(_words, lines[index + 1 : index + 1 + _NEXT])
+        further = max(max(first.get(words, -1), alike.get(words[:_ALIKE], -1)) for words in following)
+        repeats = further > place or _BANNER.match(lines[index]) is not None
+        if repeats and _is_later(spoken, index, max(report for report in reports if report < index)):
+            earlier = range(max(first_end + 1, index - _NEXT), index)  # of the same start
+            return next((k for k in earlier if first.get(_words(lines[k]), place) < place), index)
+    return 0
+
+
+def _once(keys: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], int]:
+    counts = Counter(keys)
+    return {key: index for index, key in enumerate(keys) if key and counts[key] == 1}
+
+
+def _words(line: str) -> tuple[str, ...]:
+    words = [word for word in _WORD.findall(line[:_HEAD]) if word not in _LEVELS]
+    return tuple(words[:_WORDS])
+
+
+def _is_later(spoken: SpokenText, index: int, report: int) -> bool:
+    """Whether stamps say that this line and those after it are later than all before it; or else words, that the job is
+    started again after the report."""
+    before, after = (list(filter(None, part)) for part in (spoken.stamps[:index], spoken.stamps[index:]))
+    if before and after:
+        return max(before) < min(after)
+    return any(_AGAIN.search(line) for line in spoken.lines[report : index + 1])
