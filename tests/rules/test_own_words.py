@@ -165,3 +165,31 @@ def test_a_mistake_below_the_timeouts_is_why_the_others_waited(message: str, cau
     raised = '[rank3]: Traceback (most recent call last):\n[rank3]:   File "/home/me/fit.py", line 3, in <module>\n'
     found = explain(f"n1[0]: step 1\n{WAITING}{raised}[rank3]:     table[key]\n[rank3]: {message}\n")
     assert found.cause == cause
+
+
+COLUMNS = (
+    "h{1} | rank {0} | Traceback (most recent call last):\n"
+    'h{1} | rank {0} |   File "/home/me/fit.py", line 90, in <module>\n'
+    "h{1} | rank {0} | RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.1.0.7]:2044\n"
+)
+LABELS = COLUMNS.replace("h{1} | rank {0} | ", "[h{1}:{0}] ")
+
+
+@pytest.mark.parametrize(
+    ("words", "others"),
+    [
+        pytest.param("h2 | rank 11 | cannot write part-1: Disk quota exceeded\n", COLUMNS, id="columns"),
+        pytest.param("[h2:11] cannot write part-1: Disk quota exceeded\n", LABELS, id="labels"),
+    ],
+)
+def test_the_prefix_of_every_line_names_the_rank(words: str, others: str) -> None:
+    torchs = others[: others.index("Trace")].format(9, 2) + "[rank9]:[W1 TCPStore.cpp:106] [c10d] sendBytes failed\n"
+    found = explain(f"{words}{others.format(3, 1)}{others.format(5, 1)}{torchs}")
+    assert (found.cause, found.first_failure and found.first_failure.rank) == ("disk-full", 11)
+
+
+def test_a_number_that_two_hosts_have_is_no_rank() -> None:
+    words = "[h2:3] cannot write part-1: Disk quota exceeded\n"
+    torchs = "[h1:4] [rank4]:[W1 TCPStore.cpp:106] [c10d] sendBytes failed\n"
+    found = explain(f"{words}{LABELS.format(3, 1)}{LABELS.format(5, 1)}{torchs}")
+    assert found.first_failure is None or found.first_failure.rank is None

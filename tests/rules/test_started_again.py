@@ -60,6 +60,17 @@ def test_a_banner_repeats_alone() -> None:
     assert explain(text).cause == "bad-arguments"
 
 
+def test_a_command_is_given_again() -> None:
+    given = "me@login1:~/fit$ torchrun fit.py --rate {0}\n"
+    stop = (
+        "{0}0910 {1}:00:12.1 77 torch/distributed/elastic/agent/server/api.py:719] Received Signals.{2} death signal\n"
+    )
+    interrupted = f"{given.format('3e-3')}{STEPS.format('')}^C{stop.format('W', '15', 'SIGINT')}"
+    assert explain(interrupted).cause == "user-interrupt"
+    again = f"{interrupted}{given.format('3e-4')}{STEPS.format('')}{stop.format('W', '18', 'SIGHUP')}"
+    assert explain(again).cause == "terminal-closed"
+
+
 @pytest.mark.parametrize(
     "other",
     [

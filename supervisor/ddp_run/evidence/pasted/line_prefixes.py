@@ -85,6 +85,8 @@ _WITHOUT = ("srun: ", "slurmstepd: ", "mpirun", "pdsh@")
 """Launchers that prefix the lines of others but not their own."""
 _NO_WRAPPER = re.compile(r"\[[A-Za-z_]+\d+(?:[-,]\d+)*\]|\]<std|torch[./]|kernel: |\brank=\d")
 """A rank's name, and signs of other writers: the agent, the kernel."""
+_LABELS_WRITER = re.compile(r"^(?![^\n]*\d\d:\d\d:)[^\n]*(?:\b[Rr]ank[ =:_]?\d|:\d{1,6}\])")
+"""A prefix of every line that differs from writer to writer: `host | rank 3 | `, `[host:3] `."""
 _OPENS = "([{<"
 """The start of a name that differs from line to line."""
 _TO_A_GAP = re.compile(r"(?<![\w.\-/])[\w.\-/]+$")
@@ -272,7 +274,8 @@ def _unwrapped(lines: Sequence[str], mpi: bool) -> tuple[list[str], list[str | N
             hit = wrapper(line) or wrapper(line + " ")  # trailing spaces of empty lines get lost
             if hit is not None:
                 texts[index] = line[hit.end() :]
-                places[index] = hit[hit.lastgroup] if hit.lastgroup else places[index]
+                label = hit[hit.lastgroup] if hit.lastgroup else _LABELS_WRITER.search(hit[0]) and hit[0].strip()
+                places[index] = label or places[index]
         before = _before(texts, mpi)
     return texts, places, before
 

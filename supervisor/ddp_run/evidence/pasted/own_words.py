@@ -16,18 +16,18 @@ from ddp_run.evidence.went_on import HANDLED, is_native, is_news
 from ddp_run.record.events import ExceptionInfo, Rank
 
 _RAISED = re.compile(
-    r"(?<![\w.])(?P<type>(?:[a-z_]\w{0,40}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception)): (?P<message>[^\n]{1,400})"
+    r"(?<![\w.])(?P<type>(?:[a-z_]\w{0,40}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception)|(?:[a-z_]\w{0,40}\.){1,6}[A-Z]\w{0,60})"
+    r": (?P<message>[^\n]{1,400})"
 )
 _IN_BRACKETS = re.compile(
     r"(?P<message>[^\n]{1,400}?) \((?P<type>[A-Z]\w{0,60}(?:Error|Exception))(?:, [\w./\-]{1,100}:\d{1,9})?\)"
 )
 """As loggers append it."""
 _LOGGERS = re.compile(
-    r"(?:\[[\w.:,+\- ]{1,40}\] ?"
-    r"|(?:[a-z]{1,8}=)?\d[\d\-:.,TZ]{3,30} (?:[\d:.,]{5,20} )?|\[(?=\d)[\d\-:.,T]{4,30} ){1,3}"
-    r"[\[(]?[Rr](?:ank|ANK)[ =:]?(?P<rank>\d{1,9})\b"
+    r"(?:\[[\w.:,+\- ]{1,40}\] ?|(?:[a-z]{1,8}=)?\d[\d\-:.,TZ]{3,30} (?:[\d:.,]{5,20} )?|\[(?=\d)[\d\-:.,T]{4,30} "
+    r"|[\w.:\-]{1,60} {0,20}\| ){1,4}[\[(]?[Rr](?:ank|ANK)[ =:]?(?P<rank>\d{1,9})\b(?!-\d)"
 )
-"""A rank that a program's logger names behind its time stamp, or behind a host."""
+"""A rank that a program's logger names behind its time stamp, behind a host, or in a column."""
 _BY_OTHERS = (ConnectionError, TimeoutError, InterruptedError, ChildProcessError)
 """Python's classes for what another process did."""
 _NUMBERS = {

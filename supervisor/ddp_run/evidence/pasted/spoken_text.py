@@ -20,7 +20,7 @@ LINES_OF_ALL = 1_000_000
 LINES_OF_ONE = 2_000
 NAMED_BY_ALL = 128 << 10
 """The most rank mentions in total: five lines of `[rank0-4095]: …` name 20,480."""
-_STAMP = re.compile(r"(?<!\d)(\d{4})[-/](\d\d)[-/](\d\d)[T _](\d\d:\d\d:\d\d)")
+_STAMP = re.compile(r"(?:(?<!\d)\d{4}[-/](\d\d)[-/](\d\d)[T _]|(?<![a-z])[WEIF](\d\d)(\d\d) )(\d\d:\d\d:\d\d)")
 _USAGE = re.compile(r"\b[Uu]sage: ([\w.\-/]{1,200})")
 _REFUSED = re.compile(r"(?<![\w.\-/])([\w.\-/]{1,200}): error: ")
 
@@ -137,9 +137,9 @@ class SpokenText:
 
 
 def stamp_of(line: str) -> str:
-    """Return the first date and time in a line, `2031-05-01 10:00:00`; empty if it has none."""
+    """Return the first date and time in a line, `05-01 10:00:00`; empty if it has none. Some don't say the year."""
     hit = _STAMP.search(line) if ":" in line else None
-    return "" if hit is None else f"{hit[1]}-{hit[2]}-{hit[3]} {hit[4]}"
+    return "" if hit is None else f"{hit[1] or hit[3]}-{hit[2] or hit[4]} {hit[5]}"
 
 
 def _help(lines: Sequence[str]) -> Iterator[int]:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence, Set
 
 from ddp_run.evidence.pasted.spoken_text import SpokenText
-from ddp_run.evidence.went_on import shows_life
+from ddp_run.evidence.went_on import form_of, shows_life
 
 _WORD = re.compile(r"[A-Za-z_]{3,}")
 _LEVELS = frozenset({"DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL"})
@@ -24,8 +24,11 @@ _AGAIN = re.compile(r"\b(?:[Rr]e-?queu|[Rr]esubmi|[Rr]estart|[Rr]etrying|[Bb]ack
 _BEGINNING = 400
 """A job's first lines."""
 _BANNER = re.compile(r"[#=*~>+\-]{3}")
+_COMMAND = re.compile(r"\+ \w|[^\n]{0,40}\w@\w[^\n]{0,60}[$#%] \w")
+"""A shell's, traced or behind its prompt."""
 _NEXT = 6
-"""Within so many lines after the first one a start repeats another line. A banner needs no other."""
+"""Within so many lines after the first one a start repeats another line. A banner, or a shell's
+command, needs no other."""
 
 
 def at(spoken: SpokenText, reports: Set[int]) -> int:
@@ -33,18 +36,20 @@ def at(spoken: SpokenText, reports: Set[int]) -> int:
 
     `reports`: indexes of the lines that report an end.
     """
-    lines = spoken.lines
+    lines = [line[each.start :] for line, each in zip(spoken.lines, spoken.by, strict=True)]
     first_end = min(reports, default=len(lines))
     begin = [_words(line) if shows_life(line) else () for line in lines[: min(first_end, _BEGINNING)]]
     first, alike = _once(begin), _once([words[:_ALIKE] for words in begin])
+    commands = _once([(form_of(line),) if _COMMAND.match(line) else () for line in lines[: len(begin)]])
     for index in range(len(lines) - 2, first_end, -1):
-        place = first.get(_words(lines[index]))
+        command = _COMMAND.match(lines[index]) and commands.get((form_of(lines[index]),))
+        place = first.get(_words(lines[index]), command or None)
         if place is None:
             continue
         following = map(_words, lines[index + 1 : index + 1 + _NEXT])
         further = max(max(first.get(words, -1), alike.get(words[:_ALIKE], -1)) for words in following)
-        repeats = further > place or _BANNER.match(lines[index]) is not None
-        if repeats and _is_later(spoken, index, max(report for report in reports if report < index)):
+        repeats = further > place or place == command or _BANNER.match(lines[index]) is not None
+        if repeats and _is_later(spoken, index, first_end):
             earlier = range(max(first_end + 1, index - _NEXT), index)  # of the same start
             return next((k for k in earlier if first.get(_words(lines[k]), place) < place), index)
     return 0
@@ -60,10 +65,10 @@ def _words(line: str) -> tuple[str, ...]:
     return tuple(words[:_WORDS])
 
 
-def _is_later(spoken: SpokenText, index: int, report: int) -> bool:
-    """Whether stamps say that this line and those after it are later than all before it; or else words, that the job is
-    started again after the report."""
-    before, after = (list(filter(None, part)) for part in (spoken.stamps[:index], spoken.stamps[index:]))
-    if before and after:
-        return max(before) < min(after)
-    return any(_AGAIN.search(line) for line in spoken.lines[report : index + 1])
+def _is_later(spoken: SpokenText, index: int, end: int) -> bool:
+    """Whether stamps say that this line and those after it are later than all before it, since the first `end`; or else
+    words, that the job is started again."""
+    after = list(filter(None, spoken.stamps[index:]))
+    if after and any(spoken.stamps[end:index]):
+        return max(spoken.stamps[:index]) < min(after)
+    return any(_AGAIN.search(line) for line in spoken.lines[end : index + 1])
