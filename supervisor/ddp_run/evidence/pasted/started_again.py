@@ -24,7 +24,7 @@ _AGAIN = re.compile(r"\b(?:[Rr]e-?queu|[Rr]esubmi|[Rr]estart|[Rr]etrying|[Bb]ack
 _BEGINNING = 400
 """A job's first lines."""
 _BANNER = re.compile(r"[#=*~>+\-]{3}")
-_COMMAND = re.compile(r"\+ \w|[^\n]{0,40}\w@\w[^\n]{0,60}[$#%] \w")
+_COMMAND = re.compile(r"\+ \w|[^\n@]{1,40}@\w[^\n$#%]{0,60}[$#%] \w")
 """A shell's, traced or behind its prompt."""
 _NEXT = 6
 """Within so many lines after the first one a start repeats another line. A banner, or a shell's
