@@ -509,3 +509,21 @@ def test_a_class_of_the_programs_own_module_means_what_the_program_says(file: st
 def test_what_a_torch_that_is_built_from_source_says_counts() -> None:
     torchs = '  File "/home/me/torch/nn/linear.py", line 125, in forward\n    return F.linear(input, self.weight)\n'
     assert answer(f"{HERE.format(8)}{torchs}torch.OutOfMemoryError: CUDA out of memory.\n")[1] == "cuda-oom"
+
+
+def test_what_a_chain_handled_before_its_last_link_is_less_sure() -> None:
+    refused = (
+        'Traceback (most recent call last):\n  File "/home/me/weights.py", line 9, in restore\n    model.load(path)\n'
+        'RuntimeError: Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: "a.b".\n'
+    )
+    during = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    denied = (
+        'Traceback (most recent call last):\n  File "/home/me/weights.py", line 30, in restore_old\n    os.mkdir(new)\n'
+        "PermissionError: [Errno 13] Permission denied: '/models/new'\n"
+    )
+    direct = "\nThe above exception was the direct cause of the following exception:\n\n"
+    last = 'Traceback (most recent call last):\n  File "/home/me/fit.py", line 5, in <module>\n    main()\n'
+    last += "RuntimeError: the old weights could not be kept\n"
+    assert explain(refused + during + denied + direct + last).confidence == "likely"
+    found = explain(refused + direct + last)
+    assert (found.cause, found.confidence) == ("checkpoint-mismatch", "certain")

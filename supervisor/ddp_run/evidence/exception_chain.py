@@ -170,9 +170,14 @@ def in_removal(exception: ExceptionInfo) -> bool:
 
 def raised_from(exception: ExceptionInfo, link: ExceptionInfo) -> bool:
     """Whether it was raised from `link` (`raise … from`), directly or by others, and not while that was handled."""
+    links = _links_after(link, exception)
+    return bool(links) and all(each.startswith(DIRECT) for each in links)
+
+
+def _links_after(link: ExceptionInfo, exception: ExceptionInfo) -> list[str]:
+    """Return what Python says between `link`, which led to the exception, and those after it."""
     name = link.type.rpartition(".")[2]
-    links = CHAIN.findall(exception.traceback[max(0, exception.traceback.find(f"{name}: ")) :])
-    return bool(links) and all(link.startswith(DIRECT) for link in links)
+    return CHAIN.findall(exception.traceback[max(0, exception.traceback.find(f"{name}: ")) :])
 
 
 def raised_by_handler(exception: ExceptionInfo) -> bool:
@@ -184,7 +189,8 @@ def raised_by_handler(exception: ExceptionInfo) -> bool:
 def may_be_handled(link: ExceptionInfo, exception: ExceptionInfo) -> bool:
     """Whether the program's own code was handling `link` when `exception` was raised: one begins, or ends, there."""
     file, function = _outermost(link)
-    caught = _raised_while_handling(exception) and function is not None and not is_library(file)
+    handled_later = any(not each.startswith(DIRECT) for each in _links_after(link, exception))
+    caught = handled_later and function is not None and not is_library(file)
     return caught or raised_by_handler(exception)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from re import Match, Pattern
 
-from ddp_run.evidence.exception_chain import chain, is_no_cause, is_own, may_be_handled, origin_of, statement
+from ddp_run.evidence.exception_chain import chain, is_no_cause, is_own, may_be_handled, origin_of, statement, words_of
 from ddp_run.evidence.literals import longest
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.evidence.went_on import WentOn
@@ -236,7 +236,7 @@ def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
         for sign in signs:  # a KeyError's message is a key
             match = sign.search(said) if name in sign.types or not (sign.types or name == "KeyError") else None
             if match is not None:
-                survived = link.type != raised.type and may_be_handled(link, raised)
+                survived = words_of(link) != words_of(raised) and may_be_handled(link, raised)
                 sure: Confidence = "likely" if survived or is_own(link) else "certain"
                 return Hit(sign, match, _quote(death.stderr, link, match), origin_of(link, raised), sure)
     return None
