@@ -55,6 +55,8 @@ RAISES = death(0, 1, 900, failed_ms=100, raised="ValueError")
         ([death(0, 7, 100), death(1, 1, 108, raised="ValueError")], 1, (0,)),
         ([EXITS], 0, ()),
         ([Death(Rank(0), code=1), Death(Rank(1), code=-9)], 0, ()),
+        ([Death(Rank(0), code=1), Death(Rank(1), code=1, exception=ExceptionInfo("ValueError", "x"))], 1, ()),
+        ([Death(Rank(0), code=7), Death(Rank(1), code=1, exception=ExceptionInfo("ValueError", "x"))], 0, ()),
     ],
     ids=[
         "a signal within 50 ms of a stamped exit",
@@ -71,6 +73,8 @@ RAISES = death(0, 1, 900, failed_ms=100, raised="ValueError")
         "an exception without a stamp is stronger than a silent code",
         "alone",
         "nobody saw when",
+        "and the first shows no exception for its code",
+        "and the first has a code of its own",
     ],
 )
 def test_which_end_came_first(deaths: list[Death], first: int, rivals: tuple[int, ...]) -> None:

@@ -20,8 +20,9 @@ from ddp_run.judge.first_end import (
     first_end,
     follower,
     how_close,
-    is_own_mistake,
+    missed_by,
     of_death,
+    shown_on,
 )
 from ddp_run.judge.hung import hung
 from ddp_run.judge.order import strongest
@@ -142,7 +143,7 @@ class _Judgement:
         rule, log = first.finding.rule, self.attempt.agent.log
         if self.attempt.logs_only and rule.code.startswith(OF_THE_NETWORK):
             # the connection to a node that was told to stop; what else fails there may be why it was told
-            told = told or 0 < childfailed.stopped_on(log) < _line(first)
+            told = told or 0 < childfailed.stopped_on(log) < shown_on(first)
         elif self.attempt.logs_only and death.exception is None and rule.layer <= Layer.ENDED:
             told = told or childfailed.stopped_first(log.lines)
         return not told and (self.attempt.stop_at is None or death.order < self.attempt.stop_at)
@@ -191,7 +192,8 @@ class _Judgement:
     def _first(self, own: Sequence[Judged]) -> Judged:
         """Return the first rank that failed on its own. Adds a note if a different failure may have come before it."""
         index, rivals = first_end([item.death for item in own])
-        first = self._missed_by(own[index], own)
+        first = missed_by(own[index], own) if self.attempt.logs_only else own[index]
+        self.close = first is not own[index] or (index > 0 and own[index].death.order == UNORDERED)
         unlike = [own[rival] for rival in rivals if _kind(own[rival]) != _kind(first)]
         if unlike:
             self.close = True
@@ -199,25 +201,6 @@ class _Judgement:
         elif rivals and first.death.failed_at is None:  # the cause is the same, whichever was first
             self.notes.append(how_close([first.death, *(own[rival].death for rival in rivals)]))
         return first
-
-    def _missed_by(self, waited: Judged, own: Sequence[Judged]) -> Judged:
-        """For pasted logs: prefer the exception of a rank that did not wait to the timeout of one that waited for it.
-
-        One below the timeout counts if it speaks against its host, or is a mistake in the program of a rank that shows
-        no timeout: no timeout leads to that.
-        """
-        if not self.attempt.logs_only or waited.finding.rule.end != "waited":
-            return waited
-        told = _line(waited)
-        rest = [item for item in own if item.death.exception is not None and item.finding.rule.end != "waited"]
-        shown = [
-            item
-            for item in rest
-            if 0 < _line(item) < told or item.finding.rule.host is not None or is_own_mistake(item, waited)
-        ]
-        missing = min(shown, key=lambda item: (_line(item) > told, _line(item)), default=waited)
-        self.close = missing is not waited
-        return missing
 
     def _first_to_blame(self, first: Judged, judged: Sequence[Judged]) -> Judged:
         """Follow a chain of blame: if rank 2 blames rank 0, and rank 0 blames rank 1, rank 1 is meant."""
@@ -338,11 +321,6 @@ def _type(death: Death) -> str | None:
 
 def _kind(item: Judged) -> tuple[str, str | None, int | None]:
     return item.finding.rule.name, _type(item.death), item.death.code
-
-
-def _line(item: Judged) -> int:
-    """Return the number of the log line that shows it; 0 if unknown."""
-    return next((quote.line for quote in item.finding.evidence if quote.line is not None), 0)
 
 
 def _lost_peer(item: Judged, who: str) -> str:

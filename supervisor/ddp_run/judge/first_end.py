@@ -31,7 +31,9 @@ def first_end(deaths: Sequence[Death]) -> tuple[int, tuple[int, ...]]:
     """
     earliest = deaths[0]
     if earliest.failed_at is None and earliest.died_at is None:
-        return 0, ()
+        # a text: where a rank has Python's exit code for an exception, and shows none, another that shows one counts
+        silent = earliest.exception is None and earliest.code == 1
+        return next((k for k, death in enumerate(deaths) if death.exception is not None), 0) if silent else 0, ()
     close = [0]
     close += [
         index
@@ -117,7 +119,30 @@ def _known(waiting: Sequence[Death]) -> list[Rank]:
     return [death.rank for death in waiting if death.rank is not None]
 
 
-def is_own_mistake(item: Judged, waited: Judged) -> bool:
+def missed_by(waited: Judged, own: Sequence[Judged]) -> Judged:
+    """For pasted logs: return the rank that the first one waited for, if it did: one that raised before the timeout.
+
+    One that raised below the timeout counts if that speaks against its host, or is a mistake in its program while it
+    shows no timeout: no timeout leads to that.
+    """
+    if waited.finding.rule.end != "waited":
+        return waited
+    told = shown_on(waited)
+    rest = [item for item in own if item.death.exception is not None and item.finding.rule.end != "waited"]
+    shown = [
+        item
+        for item in rest
+        if 0 < shown_on(item) < told or item.finding.rule.host is not None or _is_own_mistake(item, waited)
+    ]
+    return min(shown, key=lambda item: (shown_on(item) > told, shown_on(item)), default=waited)
+
+
+def shown_on(item: Judged) -> int:
+    """Return the number of the log line that shows it; 0 if unknown."""
+    return next((quote.line for quote in item.finding.evidence if quote.line is not None), 0)
+
+
+def _is_own_mistake(item: Judged, waited: Judged) -> bool:
     """Whether the program of another rank made it, while that rank shows nothing of the timeout."""
     shown = next((quote.text for quote in waited.finding.evidence), "")
     signs = shown.partition("(")[0].rpartition("] ")[2]  # without the rank and the operation
