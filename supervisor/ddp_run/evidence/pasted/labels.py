@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from ddp_run.evidence.pasted.line_prefixes import TORCH_INSIDE, Writer
@@ -42,29 +42,41 @@ def ranked(texts: Sequence[str], by: Sequence[Writer]) -> list[Writer]:
     A number in labels is the rank if torch names just that rank behind labels of this kind: behind two of them, or
     behind one that begins with a host, if no number comes with two hosts.
     """
-    labels = [_label(text, each.place or "") for text, each in zip(texts, by, strict=True)]
-    named: dict[str, set[tuple[int, int]]] = {}
-    spelt: dict[str, set[tuple[int, str]]] = {}
-    for text, label in zip(texts, labels, strict=True):
-        if label is not None:
-            spelt.setdefault(label.kind, set()).add((label.number, label.text))
-            hit = TORCH_INSIDE.search(text, max(0, label.end - 1)) or _ITSELF.search(text, label.end)
-            if hit is not None and hit["ranks"].isdigit():
-                named.setdefault(label.kind, set()).add((label.number, int(hit["ranks"])))
-    sure = {kind for kind, both in named.items() if all(number == rank for number, rank in both)}
-    sure = {kind for kind in sure if len(named[kind]) > 1 or (":" in kind and _differ(spelt[kind]))}
-    return [
-        each if each.ranks or each.agent else _given(each, label, known=label is not None and label.kind in sure)
-        for label, each in zip(labels, by, strict=True)
+    nameless = [index for index, each in enumerate(by) if not (each.ranks or each.agent)]
+    said = {place: hit for place in {by[k].place for k in nameless} if place and (hit := _NAMED_PLACE.search(place))}
+    named = [
+        index
+        for index, text in enumerate(texts)
+        if text.find("[rank") > (0 if by[index].place is None else -1) or "successfully reached" in text
     ]
+    if not nameless or not (said or named):
+        return list(by)
+    found = ((index, _label(texts[index], by[index].place or "")) for index in {*named, *nameless})
+    labels = {index: label for index, label in found if label is not None}
+    sure = _ranks(texts, {index: labels[index] for index in named if index in labels}, labels.values())
+    ranked = list(by)
+    for index in nameless:
+        hit, label = said.get(by[index].place or ""), labels.get(index)
+        if hit is not None:
+            ranked[index] = by[index]._replace(ranks=(Rank(int(hit["rank"])),))
+        elif label is not None and label.kind in sure:
+            ranked[index] = by[index]._replace(ranks=(Rank(label.number),), start=label.end)
+    return ranked
 
 
-def _given(each: Writer, label: _Label | None, *, known: bool) -> Writer:
-    """Return the writer with the rank that its place says, or its label if these are `known` to say it."""
-    said = _NAMED_PLACE.search(each.place or "")
-    if said is not None:
-        return each._replace(ranks=(Rank(int(said["rank"])),))
-    return each._replace(ranks=(Rank(label.number),), start=label.end) if label is not None and known else each
+def _ranks(texts: Sequence[str], named: Mapping[int, _Label], everywhere: Iterable[_Label]) -> set[str]:
+    """Return the kinds of labels whose numbers are ranks. `named`: labels of lines in which torch names a rank, too."""
+    both: dict[str, set[tuple[int, int]]] = {}
+    for index, label in named.items():
+        text = texts[index]
+        hit = TORCH_INSIDE.search(text, max(0, label.end - 1)) or _ITSELF.search(text, label.end)
+        if hit is not None and hit["ranks"].isdigit():
+            both.setdefault(label.kind, set()).add((label.number, int(hit["ranks"])))
+    spelt: dict[str, set[tuple[int, str]]] = {}
+    for label in everywhere:
+        spelt.setdefault(label.kind, set()).add((label.number, label.text))
+    sure = {kind for kind, pairs in both.items() if all(number == rank for number, rank in pairs)}
+    return {kind for kind in sure if len(both[kind]) > 1 or (":" in kind and _differ(spelt[kind]))}
 
 
 def _differ(spelt: Set[tuple[int, str]]) -> bool:
@@ -83,10 +95,11 @@ def _label(text: str, place: str) -> _Label | None:
 def of_the_job(texts: Sequence[str], by: Sequence[Writer]) -> list[Writer]:
     """Return the writers; of several programs that one script or compose file runs, if one trains, and fails or goes on
     training, what the others write doesn't speak for it."""
-    hits = [_PROGRAMS_NAME.match(each.place or "") for each in by]
-    programs = ["" if hit is None else hit["name"] or hit["service"] for hit in hits]
-    if len({*programs} - {""}) < 2:
+    hits = {place: hit for place in {each.place for each in by} if place and (hit := _PROGRAMS_NAME.match(place))}
+    names = {place: hit["name"] or hit["service"] for place, hit in hits.items()}
+    if len(set(names.values())) < 2:
         return list(by)
+    programs = [names.get(each.place or "", "") for each in by]
     trains = {index for index, text in enumerate(texts) if _TRAINS.search(text)}
     of_job = {index for index, each in enumerate(by) if each.ranks or each.agent} | trains
     jobs = {programs[index] for index in of_job} - {""}

@@ -20,7 +20,6 @@ LINES_OF_ALL = 1_000_000
 LINES_OF_ONE = 2_000
 NAMED_BY_ALL = 128 << 10
 """The most rank mentions in total: five lines of `[rank0-4095]: …` name 20,480."""
-_STAMP = re.compile(r"(?:(?<!\d)\d{4}[-/](\d\d)[-/](\d\d)[T _]|(?<![a-z])[WEIF](\d\d)(\d\d) )(\d\d:\d\d:\d\d)")
 _USAGE = re.compile(r"\b[Uu]sage: ([\w.\-/]{1,200})")
 _REFUSED = re.compile(r"(?<![\w.\-/])([\w.\-/]{1,200}): error: ")
 
@@ -43,8 +42,8 @@ class SpokenText:
     """The name of each line's log."""
     numbers: tuple[int, ...]
     """The number of each line there, from 1; 0 if unknown."""
-    stamps: tuple[str, ...] = ()
-    """Date and time of each line, in a form that sorts; empty if it shows none."""
+    raw: tuple[str, ...] = ()
+    """Each line as it stands in its log, with the prefix of every line: that may be a stamp."""
     ranks: int = 0
     """The number of ranks that launchers mention."""
     index: _Index = field(init=False, compare=False, repr=False)
@@ -68,7 +67,7 @@ class SpokenText:
         by: list[Writer] = []
         sources: list[str] = []
         numbers: list[int] = []
-        stamps: list[str] = []
+        raw: list[str] = []
         room = NAMED_BY_ALL
         for log in logs:
             key, pieces = key_of(log.text.lines), list[str]()
@@ -76,7 +75,7 @@ class SpokenText:
                 more = unfolded(line, key)
                 pieces += map(without_colour, more)
                 numbers += [log.text.number(index) or 0] * len(more)
-                stamps += [stamp_of(line)] * len(more)  # the prefix of every line is taken away below
+                raw += [line] * len(more)
             texts, writers = assign(pieces, room)
             writers = labels.of_the_job(texts, labels.ranked(texts, writers))
             room -= sum(len(each.ranks) for each in writers if len(each.ranks) > 1)
@@ -88,7 +87,7 @@ class SpokenText:
             sources += [log.text.source] * len(texts)
         for index in _help(lines):
             by[index] = by[index]._replace(agent=True, ranks=())
-        return cls(tuple(lines), tuple(by), tuple(sources), tuple(numbers), tuple(stamps))
+        return cls(tuple(lines), tuple(by), tuple(sources), tuple(numbers), tuple(raw))
 
     def given_to_launchers(self, lines: set[int], ranks: int = 0) -> SpokenText:
         """Return a copy with these lines marked as launchers', which mention `ranks`: no rank's last words."""
@@ -120,7 +119,7 @@ class SpokenText:
         def part(of: Sequence[_Of]) -> tuple[_Of, ...]:
             return tuple(map(of.__getitem__, kept))
 
-        return SpokenText(part(self.lines), part(self.by), part(self.sources), part(self.numbers), part(self.stamps))
+        return SpokenText(part(self.lines), part(self.by), part(self.sources), part(self.numbers), part(self.raw))
 
     def said_by(self, rank: Rank | None) -> LogText:
         """Return the text of these lines; shared by all ranks that are never named, or always together."""
@@ -134,12 +133,6 @@ class SpokenText:
         most = max(LINES_OF_ONE, LINES_OF_ALL // max(1, self.ranks, len(self.index.by_rank)))
         own = self.index.own(rank)[-most:]
         return sorted([*own, *self.index.nobodys[-most:]])[-most:] if own else self.index.nobodys[-most:]
-
-
-def stamp_of(line: str) -> str:
-    """Return the first date and time in a line, `05-01 10:00:00`; empty if it has none. Some don't say the year."""
-    hit = _STAMP.search(line) if ":" in line else None
-    return "" if hit is None else f"{hit[1] or hit[3]}-{hit[2] or hit[4]} {hit[5]}"
 
 
 def _help(lines: Sequence[str]) -> Iterator[int]:

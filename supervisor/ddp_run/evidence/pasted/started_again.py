@@ -21,6 +21,7 @@ _WORDS, _HEAD = 3, 200
 _ALIKE = 2
 """So many are enough for another line behind it."""
 _AGAIN = re.compile(r"\b(?:[Rr]e-?queu|[Rr]esubmi|[Rr]estart|[Rr]etrying|[Bb]ack-?off|append)")
+_STAMP = re.compile(r"(?:(?<!\d)\d{4}[-/](\d\d)[-/](\d\d)[T _]|(?<![a-z])[WEIF](\d\d)(\d\d) )(\d\d:\d\d:\d\d)")
 _BEGINNING = 400
 """A job's first lines."""
 _BANNER = re.compile(r"[#=*~>+\-]{3}")
@@ -68,7 +69,14 @@ def _words(line: str) -> tuple[str, ...]:
 def _is_later(spoken: SpokenText, index: int, end: int) -> bool:
     """Whether stamps say that this line and those after it are later than all before it, since the first `end`; or else
     words, that the job is started again."""
-    after = list(filter(None, spoken.stamps[index:]))
-    if after and any(spoken.stamps[end:index]):
-        return max(spoken.stamps[:index]) < min(after)
+    stamps = [_stamp(line) for line in spoken.raw]
+    after = list(filter(None, stamps[index:]))
+    if after and any(stamps[end:index]):
+        return max(stamps[:index]) < min(after)
     return any(_AGAIN.search(line) for line in spoken.lines[end : index + 1])
+
+
+def _stamp(line: str) -> str:
+    """Return the first date and time in a line, `05-01 10:00:00`; empty if it has none. Some don't say the year."""
+    hit = _STAMP.search(line) if ":" in line else None
+    return "" if hit is None else f"{hit[1] or hit[3]}-{hit[2] or hit[4]} {hit[5]}"
