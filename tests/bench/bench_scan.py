@@ -24,13 +24,13 @@ import json, re, resource, sys, time
 from pathlib import Path
 from ddp_run.evidence import scan
 from ddp_run.evidence.pasted import transcript
-from ddp_run.judge import catalogue, diagnose
+from ddp_run.judge import catalogue, diagnose, text_signs
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 words = sorted({sign.words for cause in catalogue.catalogue() for sign in cause.signs})
 wall, cpu = time.monotonic(), time.process_time()
 excerpt = scan.read_log(Path(sys.argv[1]), "log", words, [sys.argv[2]] if sys.argv[2] != "none" else [])
 if sys.argv[3] == "explain":
-    verdict = diagnose.judge(transcript.read(SpokenText.of_logs([Log(excerpt.text)]), catalogue.shows))
+    verdict = diagnose.judge(transcript.read(SpokenText.of_logs([Log(excerpt.text)]), text_signs.shows))
 wall, cpu = time.monotonic() - wall, time.process_time() - cpu
 children = resource.getrusage(resource.RUSAGE_CHILDREN)
 peak = int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])

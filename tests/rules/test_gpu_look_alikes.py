@@ -7,8 +7,8 @@ import pytest
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
-from ddp_run.judge.catalogue import shows
 from ddp_run.judge.diagnose import judge
+from ddp_run.judge.text_signs import shows
 from ddp_run.judge.verdict import Verdict
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "/home/user/train.py", line 8, in <module>\n    main()\n'

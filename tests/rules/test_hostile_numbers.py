@@ -16,8 +16,8 @@ from ddp_run.evidence.childfailed import observed, parse
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
-from ddp_run.judge.catalogue import shows
 from ddp_run.judge.diagnose import judge
+from ddp_run.judge.text_signs import shows
 from ddp_run.judge.verdict import Verdict
 from ddp_run.observe import ras_text, stack_text
 

@@ -12,8 +12,8 @@ from tests.loaded_process import LoadedProcess
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
-from ddp_run.judge.catalogue import shows
 from ddp_run.judge.diagnose import judge
+from ddp_run.judge.text_signs import shows
 from ddp_run.judge.verdict import Verdict
 
 CALLS = """torch.cuda.set_device(0)

@@ -14,9 +14,10 @@ from ddp_run.evidence.gather import gather
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
 from ddp_run.evidence.pasted import transcript
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
-from ddp_run.judge.catalogue import catalogue, shows
+from ddp_run.judge.catalogue import catalogue
 from ddp_run.judge.findings import Rules
 from ddp_run.judge.order import explains, strongest
+from ddp_run.judge.text_signs import shows
 from ddp_run.judge.verdict import Finding
 from ddp_run.record import journal
 from ddp_run.record.events import Rank

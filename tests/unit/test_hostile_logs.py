@@ -11,8 +11,8 @@ from tests.unchanged import slow_if_unchanged
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import transcript
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
-from ddp_run.judge.catalogue import shows
 from ddp_run.judge.diagnose import judge
+from ddp_run.judge.text_signs import shows
 from ddp_run.judge.verdict import Verdict
 
 GROWTH = 10.0
@@ -141,6 +141,11 @@ def one_long_line(n: int) -> list[str]:
     return ["Traceback (most recent call last): " * n]
 
 
+def starts(count: int) -> list[str]:
+    raised = ["Traceback (most recent call last):", '  File "/a/fit.py", line 3, in <module>', "ValueError: y"]
+    return ["=== round of fitting begins", *raised, *["=== round of fitting begins"] * count]
+
+
 def nested_json(n: int) -> list[str]:
     return ['{"log":' + "[" * 15_000] * (n // 100)
 
@@ -169,6 +174,7 @@ SHAPES: tuple[tuple[Callable[[int], list[str]], int], ...] = (
     (progress, 250),
     (one_long_line, 1000),
     (nested_json, 100),
+    (starts, 2000),
 )
 QUICK = (frames, orphans, torn, headers, syntax_errors, ncclwarnings)
 slow = slow_if_unchanged(__file__)

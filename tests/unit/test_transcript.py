@@ -10,8 +10,8 @@ from ddp_run.evidence.at_once import once
 from ddp_run.evidence.model import Evidence, LogText
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.evidence.pasted.transcript import read
-from ddp_run.judge.catalogue import shows
 from ddp_run.judge.diagnose import judge
+from ddp_run.judge.text_signs import shows
 from ddp_run.judge.verdict import Verdict
 from ddp_run.record.events import Rank
 

@@ -12,7 +12,6 @@ from re import Pattern
 from types import ModuleType
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.evidence.pasted.raised import Shows
 from ddp_run.judge import rules
 from ddp_run.judge.signs import Sign
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule
@@ -120,21 +119,3 @@ def follows_another(exception: ExceptionInfo) -> bool:
         for cause in catalogue()
         if cause.rule.consequence and cause.match is not None
     )
-
-
-def shows(exception: ExceptionInfo) -> Shows:
-    """What the catalogue makes of an exception alone."""
-    if follows_another(exception):
-        return Shows.A_LOSS
-    death = Death(rank=None, code=1, exception=exception)
-    attempt = Evidence(deaths=(death,), logs_only=True)
-    found = list[Finding]()
-    for cause in catalogue():
-        if cause.match is not None and not cause.rule.general:
-            with suppress(Exception):  # the strict reading reports broken rules
-                finding = cause.match(death, attempt)
-                found += [] if finding is None else [finding]
-    best = max(found, key=lambda each: each.rule.layer, default=None)
-    if best is None:
-        return Shows.NO_CAUSE
-    return Shows.A_WAIT if best.rule.end == "waited" and best.culprit is None else Shows.A_CAUSE

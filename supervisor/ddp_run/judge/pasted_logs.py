@@ -15,9 +15,9 @@ from ddp_run.evidence import exception_chain, scan
 from ddp_run.evidence.pasted import raised, transcript, wrapped
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.judge import cut_log, diagnose, lost_peers, told_before
-from ddp_run.judge.catalogue import follows_another, rule_named, shows, sign_words
+from ddp_run.judge.catalogue import follows_another, rule_named, sign_words
 from ddp_run.judge.order import explains
-from ddp_run.judge.text_signs import LogEnd, TextSign
+from ddp_run.judge.text_signs import LogEnd, TextSign, shows
 from ddp_run.judge.verdict import OF_THE_NETWORK, Layer, Rule, Verdict
 from ddp_run.record.events import ExceptionInfo
 

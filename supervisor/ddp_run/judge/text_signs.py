@@ -196,6 +196,17 @@ def _alone(ranks: Sequence[Rank]) -> Rank | None:
     return ranks[0] if len(ranks) == 1 else None
 
 
+def shows(exception: ExceptionInfo) -> raised.Shows:
+    """What the catalogue makes of an exception alone."""
+    if follows_another(exception):
+        return raised.Shows.A_LOSS
+    best = next(iter(_asked(Death(rank=None, code=1, exception=exception), LogText(""))), None)
+    if best is None or best.rule.general:
+        return raised.Shows.NO_CAUSE
+    waited = best.rule.end == "waited" and best.culprit is None
+    return raised.Shows.A_WAIT if waited else raised.Shows.A_CAUSE
+
+
 def _asked(death: Death, everything: LogText) -> list[Finding]:
     """Return the rules' findings without superseded ones; a broken rule returns nothing."""
     run = Evidence(deaths=(death,), agent=AgentEnd(log=everything), logs_only=True)

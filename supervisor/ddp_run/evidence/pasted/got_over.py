@@ -70,9 +70,10 @@ def until(spoken: SpokenText) -> int:
         if rows and set(last.values()) == {"COMPLETED"}:
             return rows[-1][0] + 1
     passed = [index for index, line in enumerate(spoken.lines) if _TESTS in line and _PASSED.search(line)]
-    reported, told_0 = _last_report(spoken), _told_of_0(spoken)
+    failed, told_0 = _failed_ranks(spoken), _told_of_0(spoken)
+    reported = max(failed, default=-1)
     again = _ran_again(spoken, reported, told_0) if reported >= 0 else _left_with_0(spoken, told_0)
-    begun = started_again.at(spoken, _reports(spoken))
+    begun = started_again.at(spoken, failed | _ends(spoken))
     over = _not_started(spoken), _restarted(spoken), _served(spoken), again, _next_step(spoken), begun
     return max([*over, *(index + 1 for index in passed)])
 
@@ -134,21 +135,16 @@ def _ran_again(spoken: SpokenText, last: int, told_0: int) -> int:
     return last + 1 if went_on.progress >= 0 and well else 0
 
 
-def _last_report(spoken: SpokenText) -> int:
-    """Return the index of the last line in which a launcher reports a failed rank; -1 if none does."""
-    return max(_failed_ranks(spoken), default=-1)
-
-
 def _failed_ranks(spoken: SpokenText) -> set[int]:
+    """Return the lines in which a launcher reports a failed rank."""
     return childfailed.boxes(spoken.lines) | {each.index for each in launcher_text.ends(spoken.lines)}
 
 
-def _reports(spoken: SpokenText) -> set[int]:
-    """Return the lines that show an end: of a rank, by a launcher or an uncaught exception, or because the job was told
-    to stop."""
+def _ends(spoken: SpokenText) -> set[int]:
+    """Return the other lines that show an end: uncaught exceptions, and that the job was told to stop."""
     told = {k for k, line in enumerate(spoken.lines) if "CANCELLED AT " in line or childfailed.says_stopped(line)}
     raised = (each for each in traceback_text.find(spoken.lines) if each.final)
-    return _failed_ranks(spoken) | told | {each.index for each in raised if exception_chain.begins_at_module(each.info)}
+    return told | {each.index for each in raised if exception_chain.begins_at_module(each.info)}
 
 
 def _next_step(spoken: SpokenText) -> int:

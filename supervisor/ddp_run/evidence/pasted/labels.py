@@ -54,14 +54,14 @@ def ranked(texts: Sequence[str], by: Sequence[Writer]) -> list[Writer]:
     found = ((index, _label(texts[index], by[index].place or "")) for index in {*named, *nameless})
     labels = {index: label for index, label in found if label is not None}
     sure = _ranks(texts, {index: labels[index] for index in named if index in labels}, labels.values())
-    ranked = list(by)
+    given = list(by)
     for index in nameless:
         hit, label = said.get(by[index].place or ""), labels.get(index)
         if hit is not None:
-            ranked[index] = by[index]._replace(ranks=(Rank(int(hit["rank"])),))
+            given[index] = by[index]._replace(ranks=(Rank(int(hit["rank"])),))
         elif label is not None and label.kind in sure:
-            ranked[index] = by[index]._replace(ranks=(Rank(label.number),), start=label.end)
-    return ranked
+            given[index] = by[index]._replace(ranks=(Rank(label.number),), start=label.end)
+    return given
 
 
 def _ranks(texts: Sequence[str], named: Mapping[int, _Label], everywhere: Iterable[_Label]) -> set[str]:

@@ -42,7 +42,7 @@ class SpokenText:
     """The name of each line's log."""
     numbers: tuple[int, ...]
     """The number of each line there, from 1; 0 if unknown."""
-    raw: tuple[str, ...] = ()
+    raw: tuple[str, ...]
     """Each line as it stands in its log, with the prefix of every line: that may be a stamp."""
     ranks: int = 0
     """The number of ranks that launchers mention."""

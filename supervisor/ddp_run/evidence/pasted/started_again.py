@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence, Set
+from itertools import accumulate
 
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.went_on import form_of, shows_life
@@ -22,6 +23,8 @@ _ALIKE = 2
 """So many are enough for another line behind it."""
 _AGAIN = re.compile(r"\b(?:[Rr]e-?queu|[Rr]esubmi|[Rr]estart|[Rr]etrying|[Bb]ack-?off|append)")
 _STAMP = re.compile(r"(?:(?<!\d)\d{4}[-/](\d\d)[-/](\d\d)[T _]|(?<![a-z])[WEIF](\d\d)(\d\d) )(\d\d:\d\d:\d\d)")
+_NEVER = "~"
+"""Sorts behind all stamps."""
 _BEGINNING = 400
 """A job's first lines."""
 _BANNER = re.compile(r"[#=*~>+\-]{3}")
@@ -41,16 +44,19 @@ def at(spoken: SpokenText, reports: Set[int]) -> int:
     first_end = min(reports, default=len(lines))
     begin = [_words(line) if shows_life(line) else () for line in lines[: min(first_end, _BEGINNING)]]
     first, alike = _once(begin), _once([words[:_ALIKE] for words in begin])
-    commands = _once([(form_of(line),) if _COMMAND.match(line) else () for line in lines[: len(begin)]])
+    commands = _once([_command(line) for line in lines[: len(begin)]])
+    later: Set[int] | None = None
     for index in range(len(lines) - 2, first_end, -1):
-        command = _COMMAND.match(lines[index]) and commands.get((form_of(lines[index]),))
-        place = first.get(_words(lines[index]), command or None)
+        command = commands.get(_command(lines[index]))
+        place = first.get(_words(lines[index]), command)
         if place is None:
             continue
         following = map(_words, lines[index + 1 : index + 1 + _NEXT])
         further = max(max(first.get(words, -1), alike.get(words[:_ALIKE], -1)) for words in following)
-        repeats = further > place or place == command or _BANNER.match(lines[index]) is not None
-        if repeats and _is_later(spoken, index, first_end):
+        if not (further > place or place == command or _BANNER.match(lines[index])):
+            continue
+        later = _later(spoken, first_end) if later is None else later
+        if index in later:
             earlier = range(max(first_end + 1, index - _NEXT), index)  # of the same start
             return next((k for k in earlier if first.get(_words(lines[k]), place) < place), index)
     return 0
@@ -66,14 +72,23 @@ def _words(line: str) -> tuple[str, ...]:
     return tuple(words[:_WORDS])
 
 
-def _is_later(spoken: SpokenText, index: int, end: int) -> bool:
-    """Whether stamps say that this line and those after it are later than all before it, since the first `end`; or else
-    words, that the job is started again."""
+def _command(line: str) -> tuple[str, ...]:
+    return (form_of(line),) if _COMMAND.match(line) else ()
+
+
+def _later(spoken: SpokenText, end: int) -> Set[int]:
+    """Return the lines behind the first `end` that are later, with all after them, than all before them: by their
+    stamps, or else by words that the job is started again."""
     stamps = [_stamp(line) for line in spoken.raw]
-    after = list(filter(None, stamps[index:]))
-    if after and any(stamps[end:index]):
-        return max(stamps[:index]) < min(after)
-    return any(_AGAIN.search(line) for line in spoken.lines[end : index + 1])
+    before = [*accumulate(stamps, max)]
+    after = [*accumulate((each or _NEVER for each in reversed(stamps)), min)][::-1]
+    stamped = next((k for k in range(end, len(stamps)) if stamps[k]), len(stamps))
+    again = next((k for k in range(end, len(stamps)) if _AGAIN.search(spoken.lines[k])), len(stamps))
+    return {
+        k
+        for k in range(end + 1, len(stamps))
+        if (before[k - 1] < after[k] if stamped < k and after[k] != _NEVER else again <= k)
+    }
 
 
 def _stamp(line: str) -> str:
