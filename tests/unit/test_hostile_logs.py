@@ -143,7 +143,8 @@ def one_long_line(n: int) -> list[str]:
 
 def starts(count: int) -> list[str]:
     raised = ["Traceback (most recent call last):", '  File "/a/fit.py", line 3, in <module>', "ValueError: y"]
-    return ["=== round of fitting begins", *raised, *["=== round of fitting begins"] * count]
+    again = (each for k in range(count) for each in ("##### round of fitting begins", f"{'xyz'[k % 3]} is next"))
+    return ["##### round of fitting begins", *raised, *again]
 
 
 def nested_json(n: int) -> list[str]:
