@@ -213,3 +213,24 @@ def test_a_rank_that_was_gone_before_its_hello_was_read(ddp: Launcher) -> None:
     assert outcome.verdict["first_failure"]["rank"] == 1, outcome.stderr
     assert outcome.verdict["cause"] == "unknown"
     assert outcome.code == 137
+
+
+# What fails on one rank while a checkpoint is written, torch raises on all of them: any of them may end first.
+CHECKPOINT = """
+import os, torch, torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+dist.init_process_group("gloo")
+class Writer(dcp.FileSystemWriter):
+    def write_data(self, plan, planner):
+        if os.environ["RANK"] == "1":
+            raise OSError(28, "No space left on device")
+        return super().write_data(plan, planner)
+dcp.save({"a": torch.ones(3)}, storage_writer=Writer("checkpoint"))
+"""
+
+
+@pytest.mark.slow_system
+def test_a_checkpoint_that_one_rank_could_not_write(ddp: Launcher) -> None:
+    outcome = ddp("--nproc-per-node", 3, ddp.script(CHECKPOINT))
+    assert outcome.verdict["cause"] == "disk-full"
+    assert outcome.verdict["first_failure"]["rank"] == 1, outcome.events

@@ -263,3 +263,59 @@ def test_of_a_live_run_the_stamps_say_who_was_first_and_no_lines() -> None:
     lines: dict[int, tuple[str, int | None]] = {0: (WAITED, 50), 1: (RAISED, 20)}
     evidence = run(death(0, 1, failed=100, raised="ValueError"), death(1, 1, failed=200, raised="ValueError"))
     assert first_of(judge(evidence, shown(lines)))[0] == 0
+
+
+# ---------------------------------------------------------------------------- an exception that all ranks get from one
+
+GATHERED = """Traceback (most recent call last):
+  File "/home/me/train.py", line 10, in <module>
+    dcp.save(state, checkpoint_id="ck")
+  File "/env/lib/python3.11/site-packages/torch/distributed/checkpoint/utils.py", line 263, in all_reduce
+    raise final_result
+torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([1])
+Traceback (most recent call last): (RANK 1)
+  File "/home/me/writer.py", line 8, in write_data
+    shard = self.shards[plan.name]
+KeyError: 'w0'
+"""
+
+
+def gets_it(rank: int, failed: int, text: str = GATHERED) -> Death:
+    raised = ExceptionInfo(
+        "torch.distributed.checkpoint.api.CheckpointException",
+        text.partition("CheckpointException: ")[2],
+        "/home/me/train.py",
+        10,
+        "<module>",
+        text,
+    )
+    return replace(death(rank, 1, failed + 1000, failed=failed), exception=raised)
+
+
+def test_the_rank_whose_exception_all_ranks_raise_is_named_however_late_it_ended() -> None:
+    verdict = judge(run(gets_it(2, 100), gets_it(0, 200), gets_it(1, 300)))
+    assert first_of(verdict) == (1, 1)
+    assert verdict.title == "rank 1 raised KeyError in writer.py:8: 'w0'"
+    assert [each.rank for each in verdict.collateral] == [2, 0]
+
+
+def test_it_is_named_too_if_it_ran_on_another_node() -> None:
+    verdict = judge(run(gets_it(5, 100), gets_it(4, 200)))
+    assert first_of(verdict) == (1, None)
+    assert verdict.title == "rank 1 raised KeyError in writer.py:8: 'w0'"
+
+
+def test_where_several_failed_the_one_that_ended_first_is_named() -> None:
+    other = GATHERED[GATHERED.index("Traceback (most recent call last): (RANK") :].replace("RANK 1", "RANK 0")
+    both = GATHERED + other.replace("KeyError: 'w0'", "ValueError: no plan")
+    verdict = judge(run(gets_it(2, 100, both), gets_it(0, 200, both), gets_it(1, 300, both)))
+    assert first_of(verdict) == (0, 1)
+    assert verdict.title == "rank 0 raised ValueError in writer.py:8: no plan"
+
+
+def test_a_call_in_a_library_that_failed_there_has_the_place_of_the_call_that_failed_on_all() -> None:
+    inside = GATHERED.replace(
+        "/home/me/writer.py", "/env/lib/python3.11/site-packages/torch/distributed/checkpoint/x.py"
+    )
+    verdict = judge(run(gets_it(2, 100, inside), gets_it(1, 300, inside)))
+    assert verdict.title == "rank 1 raised KeyError in train.py:10: 'w0'"

@@ -20,8 +20,9 @@ from ddp_run.evidence.traceback_text import (
     from_text,
     is_library,
 )
-from ddp_run.record.events import ExceptionInfo
+from ddp_run.record.events import ExceptionInfo, Rank
 
+_OF_A_RANK = re.compile(rf"^{re.escape(HEADER)}: \(RANK (\d{{1,9}})\)", re.MULTILINE)
 _END_OF_DATA = ("StopIteration", "Empty")
 _EXPECTED = frozenset(
     {
@@ -96,6 +97,29 @@ def _sent(lines: Sequence[str], index: int) -> Printed | None:
     if "ray::" not in lines[index] or OF_RAYS_WORKER.search(lines[index]) is None:
         return None
     return at([f"{HEADER}:", *lines[index + 1 : index + WORKERS_LINES]], 0)
+
+
+def failed_ranks(exception: ExceptionInfo) -> tuple[Rank, ...]:
+    """Return the ranks that it was raised for: torch.distributed.checkpoint raises what failed on one on all of them.
+
+    Source: torch/distributed/checkpoint/api.py, CheckpointException.
+    """
+    return tuple(Rank(int(rank)) for rank in _OF_A_RANK.findall(exception.traceback))
+
+
+def of_failed_rank(exception: ExceptionInfo, rank: Rank | None) -> ExceptionInfo | None:
+    """Return the exception of this one of these ranks, else of the first; None if there are none.
+
+    If it is a library's own, its position is that of the call that failed on all ranks.
+    """
+    parts = _OF_A_RANK.split(exception.traceback)[1:]  # each rank, and its text
+    if not parts:
+        return None
+    texts = dict(zip(map(int, parts[::2]), parts[1::2], strict=True))
+    own = from_text(f"{HEADER}:{texts.get(-1 if rank is None else rank, parts[1])}")
+    if own is None or own.file is None or not is_library(own.file):
+        return own
+    return replace(own, file=exception.file, line=exception.line, function=exception.function)
 
 
 def interrupted(exception: ExceptionInfo) -> ExceptionInfo | None:
@@ -241,7 +265,8 @@ def _frames(text: str) -> list[tuple[str, str | None]]:
 
 
 def _shown_frames(text: str) -> list[re.Match[str]]:
-    lines = text.splitlines()
+    others = _OF_A_RANK.search(text, 1)
+    lines = text[: others.start() if others is not None else None].splitlines()
     begin = max((index for index, line in enumerate(lines) if line.startswith(HEADER)), default=0)
     return [frame for line in lines[begin:] if (frame := FRAME.match(line))]
 

@@ -18,8 +18,10 @@ from ddp_run.record.events import ExceptionInfo
 HEADER = "Traceback (most recent call last)"
 PLACE = re.compile(r'  File "(?P<file>[^"\n]{1,4096})", line (?P<line>\d{1,9})\b(?:, in (?P<function>[\w<>]+))?')
 """A frame anywhere in a line."""
-_HEADER = re.compile(r"(?P<group>Exception Group )?Traceback \(most recent call last\):(?: \(RANK \d{1,9}\))?\s*$")
-"""Python's; torch.distributed.checkpoint adds the rank (torch/distributed/checkpoint/utils.py)."""
+_HEADER = re.compile(
+    r"(?P<group>Exception Group )?Traceback \(most recent call last\):(?: \(RANK (?P<of>\d{1,9})\))?\s*$"
+)
+"""Python's; torch.distributed.checkpoint adds the rank (torch/distributed/checkpoint/api.py)."""
 FRAME = re.compile(r'^(?:  |> )File "(?P<file>.+)", line (?P<line>\d{1,9})(?:, in (?P<function>.+))?\s*$')
 _BOX = re.compile(r"(?:╭|\+)[─-]+ Traceback \(most recent call last\) [─-]+(?:╮|\+)\s*$")
 _BOX_END = re.compile(r"(?:╰|\+)[─-]+(?:╯|\+)\s*$")
@@ -112,6 +114,8 @@ def find(lines: Sequence[str]) -> tuple[Printed, ...]:
         if threads:  # two threads that end at once write their headers, then their tracebacks
             threads.pop()
             printed = replace(printed, final=False)
+        if found and found[-1].end == printed.start and (hit := _HEADER.search(lines[printed.start])) and hit["of"]:
+            printed = _gathered(found.pop(), printed)
         link = _link(lines, found[-1], printed) if found else None
         if link is not None:
             printed = _joined(found.pop(), printed, link)
@@ -220,7 +224,7 @@ def _below_box(lines: Sequence[str], start: int, index: int, prefix: Prefix, fra
 
 
 def _body(header: re.Match[str], text: list[str]) -> str:
-    first = f"{header['group'] or ''}{HEADER}:"
+    first = header[0].rstrip()
     return _bounded("\n".join([first, *(text[1:] if text and text[0].endswith(first) else text)]))
 
 
@@ -263,7 +267,7 @@ def _message(lines: Sequence[str], index: int, prefix: Prefix, first: str | None
         if text == "" and _announces(":" if first == "" and not any(message) else message[-1], lines, position):
             message.append(text)
             continue
-        if text is None or not text.strip() or _HEADER.search(text) or _ends_message(text):
+        if text is None or not text.strip() or _HEADER.search(text) or ends_message(text):
             break
         if _goes_on(text, [prefix.strip(line) for line in lines[position + 1 : position + 3]]):
             break
@@ -286,7 +290,8 @@ def _goes_on(text: str, following: Sequence[str | None]) -> bool:
     return "0" in form and all(_NUMBERS.sub("0", line or "") == form for line in following)
 
 
-def _ends_message(text: str) -> bool:
+def ends_message(text: str) -> bool:
+    """Whether this line below a message isn't part of it: another program's, or another exception's."""
     if _OTHER_SPEAKER.match(text) is not None:
         return _NPUS.match(text) is None
     return _BARE_FRAME.search(text) is not None or CHAIN.match(text) is not None
@@ -339,3 +344,9 @@ def _joined(earlier: Printed, later: Printed, link: str) -> Printed:
     text = _bounded(f"{earlier.info.traceback}\n\n{link}\n\n{later.info.traceback}")
     info = replace(later.info, traceback=text)
     return replace(later, info=info, start=earlier.start, final=later.final and earlier.final)
+
+
+def _gathered(raised: Printed, of_a_rank: Printed) -> Printed:
+    """Return the exception that is raised on all ranks, with what it says of one of them in its traceback."""
+    text = _bounded(f"{raised.info.traceback}\n{of_a_rank.info.traceback}")
+    return replace(raised, info=replace(raised.info, traceback=text), end=of_a_rank.end)

@@ -19,7 +19,7 @@ from ddp_run.evidence.windows import LEAVING, VERY_LAST
 HANDLED = re.compile(
     r"\b(?:\w{2,20}ing\b[^\n]{0,60} instead\b|[Ff]all(?:ing|s)? ?back\b|[Ss]kipp(?:ed|ing)\b|[Ii]gnor(?:ed|ing)\b"
     r"|(?<!not )(?<!'t )(?<!to )(?:[Cc]ontinu(?:es?|ing)|[Gg]o(?:es|ing)? on)\b"
-    r"|[Rr]etry(?:ing\W*$|(?:ing)? (?:in|after|\d))"
+    r"|[Rr]etry(?:ing\W*$|(?:ing)? (?:in|after|\d))|will retry\b|[Rr]estor(?:ed|ing)\b[^\n]{0,80} from\b"
     r"|[Ss]tarting (?:fresh|from scratch|over)\b|[Tt]rying (?:port|another|again|the next)\b)"
 )
 """Words of a program that handles an error, in the same line or in a neighbouring one. More must follow."""
@@ -123,7 +123,7 @@ class WentOn:
         self._new.sort()
         self._aborts.sort()
         self._known = _earliest(first)
-        drawn = _bars(lines, silent)
+        self._bars = drawn = _bars(lines, silent)
         self._drawn = drawn[-_PROGRESS] if len(drawn) >= _PROGRESS else -1
         self._much = self._new[-VERY_LAST] if len(self._new) >= VERY_LAST else -1
         spans = sorted(span for at in [*steps, drawn] for span in zip(at, at[_PROGRESS - 1 :], strict=False))
@@ -137,11 +137,13 @@ class WentOn:
 
     def after_line(self, index: int) -> bool:
         """Whether the program went on after this line, which is not part of an exception."""
-        if max(self._steady, self._worked, self._much) > index:
-            return True
-        beside = range(index, min(index + 2, len(self._lines)))
-        said = next((k for k in beside if HANDLED.search(self._lines[k])), None)
-        return said is not None and self._new[-1:] > [said]
+        return max(self._steady, self._worked, self._much) > index or self.handled(index)
+
+    def handled(self, index: int, before: int = -1) -> bool:
+        """Whether this line, the next one or the one `before` says that the program handles it, and it wrote more."""
+        beside = (before, index, index + 1)
+        said = [k for k in beside if 0 <= k < len(self._lines) and HANDLED.search(self._lines[k])]
+        return bool(said) and max((*self._new[-1:], *self._bars[-1:]), default=-1) > max(index, min(said))
 
     def after(self, start: int, shown: int, end: int, *, runs_on: bool = False) -> bool:
         """Whether it went on after the exception that starts at `start`, is named at `shown` and ends before `end`.
@@ -227,8 +229,8 @@ def _earliest(first: Sequence[int]) -> list[tuple[int, ...]]:
 def _by_form(lines: Sequence[str]) -> dict[str, list[int]]:
     """Return where the lines of each form are."""
     alike: dict[str, list[int]] = {}
-    for k, line in enumerate(lines):
-        alike.setdefault(kind_of(line), []).append(k)
+    for k, kind in enumerate(kind_of("\n".join(lines)).split("\n") if lines else ()):
+        alike.setdefault(kind, []).append(k)
     found: dict[str, list[int]] = {}
     for line, at in alike.items():
         found.setdefault(form_of(line), []).extend(at)
@@ -239,7 +241,8 @@ def _bars(lines: Sequence[str], silent: Set[int]) -> list[int]:
     """Return where each state of a progress bar was first drawn, in order. Several bars may take turns."""
     states: list[str] = []
     drawn: list[int] = []
-    present = [words for words in _BAR_WORDS if any(words in line for line in lines)]
+    whole = "\n".join(lines)
+    present = [words for words in _BAR_WORDS if words in whole]
     for k, line in enumerate(lines if present else ()):
         if any(words in line for words in present) and k not in silent and _BAR.search(line):
             count = _COUNT.search(line)

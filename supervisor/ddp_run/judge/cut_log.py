@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ddp_run.evidence import exception_chain
 from ddp_run.evidence.model import AgentEnd, Death, Evidence
-from ddp_run.evidence.pasted import raised
+from ddp_run.evidence.pasted import own_words, raised
 from ddp_run.judge.catalogue import NAMELESS, rule_named
 from ddp_run.judge.diagnose import judge
 from ddp_run.judge.order import strongest
@@ -99,10 +99,11 @@ def _with_what_the_missing_said(end: LogEnd, strict: Verdict) -> Verdict:
     told = min((quote.line for quote in strict.evidence if quote.line is not None), default=0)
     if missing is None or missing in end.writers_of(told):  # it waited itself
         return strict
+    ranks = own_words.ranks_of_lines(end.spoken)
     said = [
         sign
         for sign in end.signs
-        if sign.rank == missing
+        if missing in (sign.rank, *ranks[sign.index])
         and end.spoken.numbers[sign.index] < told
         and not (sign.finding.rule.consequence or sign.finding.rule.end == "waited")
     ]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ddp_run.evidence import childfailed
+from ddp_run.evidence.exception_chain import failed_ranks
 from ddp_run.evidence.model import UNORDERED, Death, Evidence, Phase
 from ddp_run.judge.catalogue import Cause, load
 from ddp_run.judge.findings import Judged, Rules
@@ -193,6 +194,10 @@ class _Judgement:
         """Return the first rank that failed on its own. Adds a note if a different failure may have come before it."""
         index, rivals = first_end([item.death for item in own])
         first = missed_by(own[index], own) if self.attempt.logs_only else own[index]
+        shown = first.death.exception
+        ranks = failed_ranks(shown) if shown is not None else ()
+        if ranks and first.death.rank not in ranks:
+            return self._on_rank(ranks, first, own)
         self.close = first is not own[index] or (index > 0 and own[index].death.order == UNORDERED)
         unlike = [own[rival] for rival in rivals if _kind(own[rival]) != _kind(first)]
         if unlike:
@@ -201,6 +206,14 @@ class _Judgement:
         elif rivals and first.death.failed_at is None:  # the cause is the same, whichever was first
             self.notes.append(how_close([first.death, *(own[rival].death for rival in rivals)]))
         return first
+
+    def _on_rank(self, ranks: Sequence[Rank], first: Judged, own: Sequence[Judged]) -> Judged:
+        """Return the first of these ranks that failed, or if none of them is known here, what the first one shows."""
+        known = next((item for item in own if item.death.rank in ranks), None)
+        if known is not None:
+            return known
+        told = self.rules.judge(replace(first.death, rank=ranks[0]))
+        return replace(first, finding=replace(told.finding, culprit=ranks[0]))
 
     def _first_to_blame(self, first: Judged, judged: Sequence[Judged]) -> Judged:
         """Follow a chain of blame: if rank 2 blames rank 0, and rank 0 blames rank 1, rank 1 is meant."""

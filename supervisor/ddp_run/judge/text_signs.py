@@ -84,12 +84,13 @@ class LogEnd:
         behind = max(self._went_on.progress + 1, self.over)
         everything = spoken.text(range(len(spoken.lines)))
         shown = raised.Exceptions(spoken, follows_another)
-        exceptions = [each for each in shown.all() if each.index >= behind][-_MOST_EXCEPTIONS:]
+        late = [each for each in shown.all() if each.index >= behind][-_MOST_EXCEPTIONS:]
+        inside = {index for each in late for index in each.lines} | shown.ignored
+        exceptions = [each for each in late if not self._went_on.handled(each.index, min(each.lines) - 1)]
         exceptions = [each for each in exceptions if not raised.starts_a_launcher(each.info)] or exceptions
         for each in exceptions:
             death = Death(rank=_alone(each.ranks), exception=each.info, stderr=spoken.text(sorted(each.lines)))
             found += [TextSign(asked, each.index, death.rank, each.info) for asked in _asked(death, everything)]
-        inside = {index for each in exceptions for index in each.lines} | shown.ignored
         others = [index for index in range(behind, len(spoken.lines)) if index not in inside]
         well = any(WORKED.search(spoken.lines[index]) for index in others)
         lines = self._lines(others, everything)
@@ -203,8 +204,7 @@ def shows(exception: ExceptionInfo) -> raised.Shows:
     best = next(iter(_asked(Death(rank=None, code=1, exception=exception), LogText(""))), None)
     if best is None or best.rule.general:
         return raised.Shows.NO_CAUSE
-    waited = best.rule.end == "waited" and best.culprit is None
-    return raised.Shows.A_WAIT if waited else raised.Shows.A_CAUSE
+    return raised.Shows.A_WAIT if best.rule.end == "waited" else raised.Shows.A_CAUSE
 
 
 def _asked(death: Death, everything: LogText) -> list[Finding]:

@@ -117,7 +117,7 @@ _RANK = r"(?P<ranks>\d{1,9})"
 _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (longest(form), re.compile(form))
     for form in (
-        r"srun: error: (?P<host>[\w.\-]+): tasks? (?P<ranks>\d[\d,\-]*): "
+        r"^(?:[\w.\-]{1,60}: |[\W\dTZ]{1,40})?srun: error: (?P<host>[\w.\-]+): tasks? (?P<ranks>\d[\d,\-]*): "
         rf"(?:{_HOW}|Exited with exit code (?P<code>\d{{1,9}})\b)",
         rf"process rank {_RANK} with PID \d{{1,9}} on node (?P<host>[\w.\-]{{1,255}}) exited on[ \n]"
         r"signal (?P<signal>\d{1,3})\b",

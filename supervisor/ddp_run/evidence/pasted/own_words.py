@@ -25,7 +25,8 @@ _IN_BRACKETS = re.compile(
 """As loggers append it."""
 _LOGGERS = re.compile(
     r"(?:\[[\w.:,+\- ]{1,40}\] ?|(?:[a-z]{1,8}=)?\d[\d\-:.,TZ]{3,30} (?:[\d:.,]{5,20} )?|\[(?=\d)[\d\-:.,T]{4,30} "
-    r"|[\w.:\-]{1,60} {0,20}\| ){1,4}[\[(]?[Rr](?:ank|ANK)[ =:]?(?P<rank>\d{1,9})\b(?!-\d)"
+    r"|[\w.:\-]{1,60} {0,20}\| |[\w.\-]{1,60}: (?=[Rr]ank \d{1,9}: )){1,4}"
+    r"[\[(]?[Rr](?:ank|ANK)[ =:]?(?P<rank>\d{1,9})\b(?!-\d)"
 )
 """A rank that a program's logger names behind its time stamp, behind a host, or in a column."""
 _BY_OTHERS = (ConnectionError, TimeoutError, InterruptedError, ChildProcessError)
@@ -63,14 +64,13 @@ def of_who_left(spoken: SpokenText, exceptions: Sequence[Raised], shows: OfExcep
     `exceptions`: those of the ranks that lost it, or waited for it. If there are none, native code gave up. `shows`
     knows which words are a reason.
     """
-    shown = {index for raised in exceptions for index in raised.lines}
-    others = [index for index, line in enumerate(spoken.lines) if index in shown or is_native(line)]
+    others = _others(spoken, exceptions)
     if not others:
         return None
     loud = {rank for raised in exceptions for rank in raised.ranks}
     loud |= {rank for index in others for rank in spoken.by[index].ranks}
     last: dict[Rank, list[int]] = {}
-    for index, ranks in enumerate(_ranks(spoken)):
+    for index, ranks in enumerate(ranks_of_lines(spoken)):
         news = is_news(spoken.lines[index][spoken.by[index].start :])  # torch's threads may go on after the program
         if len(ranks) == 1 and news and not spoken.by[index].agent and not loud & set(ranks):
             last.setdefault(*ranks, []).append(index)
@@ -83,7 +83,22 @@ def of_who_left(spoken: SpokenText, exceptions: Sequence[Raised], shows: OfExcep
     return found[0] if len({each.ranks for each in found}) == 1 else None
 
 
-def _ranks(spoken: SpokenText) -> list[tuple[Rank, ...]]:
+def of_no_rank(
+    spoken: SpokenText, exceptions: Sequence[Raised], nobodys: Sequence[Raised], shows: OfException
+) -> Raised | None:
+    """Return the last of these exceptions, which name no rank, before the others (as above) gave up."""
+    last = max(_others(spoken, exceptions), default=-1)
+    causes = [raised for raised in nobodys if raised.index < last and not HANDLED.search(spoken.lines[raised.index])]
+    return next((raised for raised in reversed(causes) if shows(raised.info) in (Shows.A_CAUSE, Shows.NO_CAUSE)), None)
+
+
+def _others(spoken: SpokenText, exceptions: Sequence[Raised]) -> list[int]:
+    """Return the lines of these exceptions, and those of native code that gives up."""
+    shown = {index for raised in exceptions for index in raised.lines}
+    return [index for index, line in enumerate(spoken.lines) if index in shown or is_native(line)]
+
+
+def ranks_of_lines(spoken: SpokenText) -> list[tuple[Rank, ...]]:
     """Return the ranks of each line, those that only loggers name, too."""
     named = [None if each.ranks else _LOGGERS.match(line) for line, each in zip(spoken.lines, spoken.by, strict=True)]
     both = zip(named, spoken.by, strict=True)

@@ -99,6 +99,7 @@ class Exceptions:
     def __init__(self, spoken: SpokenText, is_consequence: IsConsequence) -> None:
         self.launchers: set[int] = set()
         self.ignored: set[int] = set()
+        self._of_threads: list[Raised] = []
         self._spoken = spoken
         self._said = [index for index, each in enumerate(spoken.by) if not each.agent]
         self._taken: set[int] = set()
@@ -114,7 +115,7 @@ class Exceptions:
                 raised = self._read(printed, indexes, lines, went_on)
                 if raised is None:
                     continue
-                if ended is not None and _got_past(printed, ended, went_on):
+                if ended is not None and _got_past(printed, ended, lines, went_on):
                     raised = replace(raised, final=False)
                 elif raised.final and printed is not shown[0] and not is_consequence(raised.info):
                     ended = printed
@@ -123,9 +124,12 @@ class Exceptions:
         for child in children if len(children) < len(found) else ():
             self.launchers |= found.pop(child.index).lines
         headers = (index for index in self._said if traceback_text.HEADER in spoken.lines[index])
-        if not found or any(index not in self._taken for index in headers):
-            orphans = _orphans(spoken, self._said, self._taken)
-            found |= {each.index: each for each in orphans if words_of(each.info) not in self._survived}
+        torn = not found or any(index not in self._taken for index in headers)
+        whole = {rank for each in found.values() for rank in each.ranks}
+        for orphan in _orphans(spoken, self._said, self._taken):
+            alone = bool(orphan.ranks) and whole.isdisjoint(orphan.ranks)
+            if (torn or alone) and words_of(orphan.info) not in self._survived:
+                found[orphan.index] = orphan
         self.found = [found[index] for index in sorted(found)]
 
     def _read(self, printed: Printed, indexes: Sequence[int], lines: Sequence[str], went_on: WentOn) -> Raised | None:
@@ -139,15 +143,24 @@ class Exceptions:
             self._silenced.add(words_of(printed.info))
         if not printed.final or printed.info.type in _CANCELLED:
             self._survived.add(words_of(printed.info))
+            own_thread = not (printed.final or printed.ignored or traceback_text.is_library(printed.info.file or "<"))
+            if own_thread and not over:
+                self._of_threads.append(Raised(printed.info, indexes[printed.index], (), True, frozenset(own)))
             return None
         if _is_launchers(printed.info):
             if not (over and says_a_launcher(printed.info.message)):
                 self.launchers.update(indexes[printed.start : printed.index + 1])
             return None
         where = indexes[printed.index]
-        ranks = self._spoken.by[where].ranks or _spawned(lines, printed) or _named(printed.info)
+        ranks = exception_chain.failed_ranks(printed.info) or self._spoken.by[where].ranks
+        ranks = ranks or _spawned(lines, printed) or _named(printed.info)
         info = exception_chain.interrupted(printed.info) or printed.info
         return Raised(info, where, ranks, not over, frozenset(own))
+
+    def without_rank(self) -> list[Raised]:
+        """Return those that name no rank, and after which nothing went on; of the program's threads, too."""
+        nobodys = [each for each in self.all() if each.final and not each.ranks and not starts_a_launcher(each.info)]
+        return sorted([*nobodys, *self._of_threads], key=lambda each: each.index)
 
     def all(self) -> list[Raised]:
         """Return every exception, including torn and survived ones: only launchers' and ignored ones are left out."""
@@ -157,12 +170,14 @@ class Exceptions:
         return sorted([*self.found, *torn], key=lambda each: each.index)
 
 
-def _got_past(printed: Printed, later: Printed, went_on: WentOn) -> bool:
-    """Whether a program caught the first of its exceptions and not the later, or made progress between them."""
+def _got_past(printed: Printed, later: Printed, lines: Sequence[str], went_on: WentOn) -> bool:
+    """Whether a program caught, or only quotes, the first of its exceptions and not the later, or made progress between
+    them."""
     if words_of(printed.info) == words_of(later.info):
         return False
     caught = exception_chain.begins_in_function(printed.info) and exception_chain.begins_at_module(later.info)
-    return caught or went_on.between(printed.end - 1, later.start)
+    quoted = lines[printed.start][:1].isspace() and not lines[later.start][:1].isspace()
+    return caught or quoted or went_on.between(printed.end - 1, later.start)
 
 
 def _is_launchers(info: ExceptionInfo) -> bool:
@@ -238,7 +253,8 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
         places = [place for text in lines if _FRAME in text for place in PLACE.finditer(text)]
         own = [place for place in places if not traceback_text.is_library(place["file"])] or places
         place = own[-1] if own else None
-        following = [spoken.lines[k] for k in indexes[position + 1 : position + 1 + _MESSAGE_LINES]]
+        below = indexes[position + 1 : position + 1 + _MESSAGE_LINES]
+        following = [spoken.lines[k] for k in below if spoken.by[k][:2] == spoken.by[index][:2]]
         went_on = went_on or WentOn([spoken.lines[k] for k in indexes])
         info = ExceptionInfo(
             hit["type"],
@@ -274,7 +290,8 @@ def _message(first: str, following: Sequence[str]) -> str:
     """
     lines = [first]
     for line in following[0 if first or not following or following[0].strip() else 1 :]:
-        if not line.strip() or PLACE.search(line) or _ORPHAN.match(line) or not is_news(line):
+        torn = PLACE.search(line) or _ORPHAN.match(line) or traceback_text.ends_message(line)
+        if torn or not line.strip() or not is_news(line):
             break
         lines.append(line)
     return "\n".join(lines)

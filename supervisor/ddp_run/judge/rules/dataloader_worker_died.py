@@ -23,6 +23,7 @@ from dataclasses import replace
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge.quoted_line import line_of
 from ddp_run.judge.rules.preempted_sigterm import BY_AGENT, TOLD
+from ddp_run.judge.rules.user_interrupt import TOLD_OF_IT
 from ddp_run.judge.signs import DATA_WORKER, Hit, Sign, ended_by, in_last_words, in_whole_log, like
 from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
@@ -48,7 +49,7 @@ _LOST = frozenset(
 )
 _SHARING = ("torch/utils/data/dataloader.py", "multiprocessing/resource_sharer.py")
 _KILLED = "Killed"
-_TERMINATED = "Terminated"
+_TERMINATED, _INTERRUPT = "Terminated", "Interrupt"
 _BUS = "Bus error"
 
 
@@ -73,9 +74,11 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _went_with_the_rank(hit: Hit, attempt: Evidence) -> bool:
-    """Whether the rank received SIGTERM, too, which explains both ends: its workers' may be all that follows."""
-    by_signal = (hit["signal"] or "").strip() == _TERMINATED
-    return by_signal and in_whole_log(attempt, TOLD) is not None and in_whole_log(attempt, BY_AGENT) is None
+    """Whether the rank received the signal, too, which explains both ends: its workers' may be all that follows."""
+    ended = (hit["signal"] or "").strip()
+    if ended == _INTERRUPT:
+        return in_whole_log(attempt, TOLD_OF_IT) is not None
+    return ended == _TERMINATED and in_whole_log(attempt, TOLD) is not None and in_whole_log(attempt, BY_AGENT) is None
 
 
 def _left_its_batch(death: Death) -> Finding | None:

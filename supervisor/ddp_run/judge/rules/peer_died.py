@@ -45,6 +45,7 @@ SIGNS: tuple[Sign, ...] = (
     *(like(f"(?s){_OF}{words}") for words in _LOST),
     Sign("remote process exited or there was a network error"),
     Sign("ncclRemoteError"),
+    like(r"NCCL communicator was aborted on rank \d{1,9}\.(?! *Original reason)"),
     Sign(" to recv, got 0 bytes"),  # the store's client: "failed …" up to torch 2.2, "Failed …" since
     # other runtimes, which are explicit
     Sign("Terminating process because the JAX distributed service detected fatal errors"),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence.exception_chain import chain, of_worker, statement, tells_of_a_program
+from ddp_run.evidence.exception_chain import chain, of_failed_rank, of_worker, statement, tells_of_a_program
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.pasted.raised import started_python
 from ddp_run.evidence.traceback_text import is_library
@@ -46,6 +46,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     raised = death.exception
     if raised is None or (attempt.logs_only and started_python(raised)):
         return None
+    raised = of_failed_rank(raised, death.rank) or raised
     where = f" in {raised.place}" if raised.place else ""
     said = _said(raised)
     alone = len(attempt.deaths) + len(attempt.clean_exits) > 1 and not any(
@@ -62,6 +63,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         line_of(death.stderr, raised),
         advice if alone else (),
         confidence="certain" if _is_the_reason(raised, attempt) else "likely",
+        exception=raised,
     )
 
 

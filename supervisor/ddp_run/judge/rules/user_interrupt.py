@@ -33,17 +33,17 @@ _HANDLED = Sign(
 )
 """Messages of trainers that caught the interrupt."""
 _OF_SRUN = Sign("srun: sending Ctrl-C to ")
-_TOLD = (_SHUTTING_DOWN, _HANDLED, _OF_SRUN)
+TOLD_OF_IT = (_SHUTTING_DOWN, _HANDLED, _OF_SRUN)
 _STOPPED = (like(r"SignalException: Process \d+ got signal: 2\b"),)
 """From torch's agent."""
-SIGNS: tuple[Sign, ...] = (Sign("KeyboardInterrupt", types=("KeyboardInterrupt",)), *_TOLD)
+SIGNS: tuple[Sign, ...] = (Sign("KeyboardInterrupt", types=("KeyboardInterrupt",)), *TOLD_OF_IT)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a rank that received SIGINT from neither ddp-run nor the agent."""
     raised = death.exception
-    if raised is None and death.code is None and attempt.logs_only:
-        hit = anywhere(death.stderr, _TOLD)
+    if raised is None and death.code in (None, 1) and attempt.logs_only:
+        hit = anywhere(death.stderr, TOLD_OF_IT)
         return None if hit is None else hit.finding(RULE, death, f"{death.who} was interrupted", confidence="likely")
     interrupted = death.code == -signal.SIGINT or (raised is not None and raised.type == "KeyboardInterrupt")
     if (
