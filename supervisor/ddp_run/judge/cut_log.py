@@ -142,7 +142,8 @@ def _with_what_stands_above(end: LogEnd, strict: Verdict) -> Verdict:
     only_tells = exception is not None and exception_chain.tells_of_a_program(exception)
     believed = _strongest(sign for sign in causes if sign.exception is not None or only_tells or followed)
     if believed is not None:
-        return _with(strict, believed, FOLLOWED)
+        elsewhere = followed and believed.rank != first
+        return _with(replace(strict, first_failure=None) if elsewhere else strict, believed, FOLLOWED)
     return replace(strict, confidence="likely") if causes and strict.confidence == "certain" else strict
 
 

@@ -180,9 +180,10 @@ def _when(report: NodeReport) -> tuple[bool, bool, int, int]:
 
 
 def _is_elsewhere(report: NodeReport) -> bool:
-    """Whether the rank that it names is on another node, which knows more about it."""
-    first = report.verdict.first_failure if report.verdict is not None else None
-    return first is not None and first.rank is not None and first.host is None and first.at is None
+    """Whether the rank that it names, which hangs, is on another node, which knows more about it."""
+    verdict = report.verdict
+    first = verdict.first_failure if verdict is not None and verdict.outcome == "hung" else None
+    return first is not None and first.rank is not None and first.host is None
 
 
 def _failed(own: Sequence[NodeReport], reports: Sequence[NodeReport]) -> Verdict:

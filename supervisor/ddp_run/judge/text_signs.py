@@ -9,7 +9,9 @@ import re
 import signal
 from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
-from functools import cache, cached_property
+from dataclasses import astuple
+from functools import cache, cached_property, lru_cache
+from typing import Any
 
 from ddp_run.evidence import childfailed
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
@@ -83,7 +85,7 @@ class LogEnd:
         spoken, found = self.spoken, list[TextSign]()
         behind = max(self._went_on.progress + 1, self.over)
         everything = spoken.text(range(len(spoken.lines)))
-        shown = raised.Exceptions(spoken, follows_another)
+        shown = raised.Exceptions(spoken, shows)
         late = [each for each in shown.all() if each.index >= behind][-_MOST_EXCEPTIONS:]
         inside = {index for each in late for index in each.lines} | shown.ignored
         exceptions = [each for each in late if not self._went_on.handled(each.index, min(each.lines) - 1)]
@@ -197,14 +199,21 @@ def _alone(ranks: Sequence[Rank]) -> Rank | None:
     return ranks[0] if len(ranks) == 1 else None
 
 
-def shows(exception: ExceptionInfo) -> raised.Shows:
+def shows(exception: ExceptionInfo) -> raised.Shown:
     """What the catalogue makes of an exception alone."""
+    return _shown(*astuple(exception))
+
+
+@lru_cache(maxsize=256)  # many ranks raise the same, and are asked about more than once
+def _shown(*fields: Any) -> raised.Shown:
+    exception = ExceptionInfo(*fields)
     if follows_another(exception):
-        return raised.Shows.A_LOSS
+        return raised.Shown(raised.Shows.A_LOSS)
     best = next(iter(_asked(Death(rank=None, code=1, exception=exception), LogText(""))), None)
     if best is None or best.rule.general:
-        return raised.Shows.NO_CAUSE
-    return raised.Shows.A_WAIT if best.rule.end == "waited" else raised.Shows.A_CAUSE
+        return raised.Shown(raised.Shows.NO_CAUSE)
+    what = raised.Shows.A_WAIT if best.rule.end == "waited" else raised.Shows.A_CAUSE
+    return raised.Shown(what, best.culprit)
 
 
 def _asked(death: Death, everything: LogText) -> list[Finding]:

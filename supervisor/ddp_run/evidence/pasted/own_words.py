@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ddp_run.evidence.pasted.raised import OfException, Raised, Shows
 from ddp_run.evidence.pasted.spoken_text import SpokenText
-from ddp_run.evidence.went_on import HANDLED, is_native, is_news
+from ddp_run.evidence.went_on import HANDLED, WentOn, is_native, is_news
 from ddp_run.record.events import ExceptionInfo, Rank
 
 _RAISED = re.compile(
@@ -80,6 +80,12 @@ def of_who_left(spoken: SpokenText, exceptions: Sequence[Raised], shows: OfExcep
         for index in own[-1 - _AFTER :]
         if index < others[-1] and (said := _said(spoken.lines[index][spoken.by[index].start :], shows))
     ]
+    awaited = {rank for raised in exceptions if (rank := shows(raised.info).awaited) is not None}
+    found = [each for each in found if not awaited or awaited & set(each.ranks)]
+    if found:
+        said = [line[each.start :] for line, each in zip(spoken.lines, spoken.by, strict=True)]
+        went_on = WentOn(said, silent=set(others))
+        found = [each for each in found if not went_on.between(each.index, others[-1])]
     return found[0] if len({each.ranks for each in found}) == 1 else None
 
 
@@ -89,7 +95,9 @@ def of_no_rank(
     """Return the last of these exceptions, which name no rank, before the others (as above) gave up."""
     last = max(_others(spoken, exceptions), default=-1)
     causes = [raised for raised in nobodys if raised.index < last and not HANDLED.search(spoken.lines[raised.index])]
-    return next((raised for raised in reversed(causes) if shows(raised.info) in (Shows.A_CAUSE, Shows.NO_CAUSE)), None)
+    kinds = (Shows.A_CAUSE, Shows.NO_CAUSE)
+    own = [raised for raised in causes if shows(raised.info).what in kinds and not _is_by_others(raised.info.type)]
+    return own[-1] if own else None
 
 
 def _others(spoken: SpokenText, exceptions: Sequence[Raised]) -> list[int]:
@@ -105,13 +113,17 @@ def ranks_of_lines(spoken: SpokenText) -> list[tuple[Rank, ...]]:
     return [each.ranks if hit is None else (Rank(int(hit["rank"])),) for hit, each in both]
 
 
+def _is_by_others(type_: str) -> bool:
+    known = getattr(builtins, type_, None)
+    return isinstance(known, type) and issubclass(known, _BY_OTHERS)
+
+
 def _said(line: str, shows: OfException) -> ExceptionInfo | None:
     if HANDLED.search(line):
         return None
     raised = _RAISED.search(line) or _IN_BRACKETS.search(line)
     if raised is not None:
-        known = getattr(builtins, raised["type"], None)
-        if isinstance(known, type) and issubclass(known, _BY_OTHERS):
+        if _is_by_others(raised["type"]):
             return None
         return ExceptionInfo(raised["type"], raised["message"].strip(), None, None, None, "")
     hit = _SAID.search(line)
@@ -122,4 +134,4 @@ def _said(line: str, shows: OfException) -> ExceptionInfo | None:
     if _NATIVES.search(line):
         return None
     info = ExceptionInfo("RuntimeError", line.strip(), None, None, None, "")
-    return info if shows(info) is Shows.A_CAUSE else None
+    return info if shows(info).what is Shows.A_CAUSE else None

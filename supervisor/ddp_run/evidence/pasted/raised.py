@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import NamedTuple
 
 from ddp_run.evidence import exception_chain, traceback_text
 from ddp_run.evidence.at_once import once
@@ -30,7 +31,14 @@ class Shows(Enum):
     """Only that it was raised."""
 
 
-OfException = Callable[[ExceptionInfo], Shows]
+class Shown(NamedTuple):
+    """The same; `awaited` is the rank for which it waited, if it names one."""
+
+    what: Shows
+    awaited: Rank | None = None
+
+
+OfException = Callable[[ExceptionInfo], Shown]
 
 _AGENTS = frozenset({"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException"})
 AGENT_FRAME = re.compile(r"torch/distributed/(?:run|launch)\.py|torch/distributed/(?:launcher|elastic/agent)/")
@@ -93,10 +101,10 @@ class Exceptions:
 
     `found`: every one that may have ended a rank, in order. The lines of others: of those that ended a launcher
     (`launchers`), and of those that Python says it ignored (`ignored`): in a destructor, at its exit, in logging.
-    `is_consequence` says whether an exception only shows another rank's failure.
+    `shows` asks the catalogue about one.
     """
 
-    def __init__(self, spoken: SpokenText, is_consequence: IsConsequence) -> None:
+    def __init__(self, spoken: SpokenText, shows: OfException) -> None:
         self.launchers: set[int] = set()
         self.ignored: set[int] = set()
         self._of_threads: list[Raised] = []
@@ -115,9 +123,12 @@ class Exceptions:
                 raised = self._read(printed, indexes, lines, went_on)
                 if raised is None:
                     continue
-                if ended is not None and _got_past(printed, ended, lines, went_on):
+                if ended is not None and _is_quoted(printed, ended, lines):
+                    self.ignored.update(raised.lines)
+                    continue
+                if ended is not None and _got_past(printed, ended, went_on):
                     raised = replace(raised, final=False)
-                elif raised.final and printed is not shown[0] and not is_consequence(raised.info):
+                elif raised.final and printed is not shown[0] and shows(raised.info).what is not Shows.A_LOSS:
                     ended = printed
                 found.setdefault(raised.index, raised)
         children = [each for each in found.values() if exception_chain.lost_its_parent(each.info)]
@@ -128,7 +139,9 @@ class Exceptions:
         whole = {rank for each in found.values() for rank in each.ranks}
         for orphan in _orphans(spoken, self._said, self._taken):
             alone = bool(orphan.ranks) and whole.isdisjoint(orphan.ranks)
-            if (torn or alone) and words_of(orphan.info) not in self._survived:
+            if words_of(orphan.info) in self._survived:
+                continue
+            if torn or (alone and shows(orphan.info).what is Shows.A_CAUSE):
                 found[orphan.index] = orphan
         self.found = [found[index] for index in sorted(found)]
 
@@ -170,14 +183,17 @@ class Exceptions:
         return sorted([*self.found, *torn], key=lambda each: each.index)
 
 
-def _got_past(printed: Printed, later: Printed, lines: Sequence[str], went_on: WentOn) -> bool:
-    """Whether a program caught, or only quotes, the first of its exceptions and not the later, or made progress between
-    them."""
+def _is_quoted(printed: Printed, later: Printed, lines: Sequence[str]) -> bool:
+    """Whether a program quotes it: indented, unlike a later one."""
+    return lines[printed.start][:1].isspace() and not lines[later.start][:1].isspace()
+
+
+def _got_past(printed: Printed, later: Printed, went_on: WentOn) -> bool:
+    """Whether a program caught the first of its exceptions and not the later, or made progress between them."""
     if words_of(printed.info) == words_of(later.info):
         return False
     caught = exception_chain.begins_in_function(printed.info) and exception_chain.begins_at_module(later.info)
-    quoted = lines[printed.start][:1].isspace() and not lines[later.start][:1].isspace()
-    return caught or quoted or went_on.between(printed.end - 1, later.start)
+    return caught or went_on.between(printed.end - 1, later.start)
 
 
 def _is_launchers(info: ExceptionInfo) -> bool:

@@ -33,14 +33,9 @@ _KERNEL = ("NVRM: ", "ut of memory: ", "Killed process ", "oom-kill:", "oom_reap
 
 def read(spoken: SpokenText, shows: OfException) -> Evidence:
     """Return the evidence in these texts. If nothing failed there, it has no deaths. `shows` asks the catalogue."""
-    known: dict[tuple[str, str, str], Shows] = {}  # many ranks raise the same
-
-    def shown_by(info: ExceptionInfo) -> Shows:
-        words = info.type, info.message, info.traceback
-        return known[words] if words in known else known.setdefault(words, shows(info))
 
     def is_consequence(info: ExceptionInfo) -> bool:
-        return shown_by(info) is Shows.A_LOSS
+        return shows(info).what is Shows.A_LOSS
 
     text = "\n".join(spoken.lines)
     begin = got_over.until(spoken)
@@ -49,7 +44,7 @@ def read(spoken: SpokenText, shows: OfException) -> Evidence:
     over.append(range(begin))
     spoken = spoken.given_to_launchers({index for lines in over for index in lines})
     summary = tuple(told) or _observed_at_the_end(spoken, begin)
-    shown = Exceptions(spoken, is_consequence)
+    shown = Exceptions(spoken, shows)
     exceptions, launchers = shown.found, shown.launchers
     starters = [raised for raised in exceptions if starts_a_launcher(raised.info)]
     if starters and (summary or len(starters) == len(exceptions)):  # the process that started the program has no rank
@@ -60,11 +55,12 @@ def read(spoken: SpokenText, shows: OfException) -> Evidence:
             exceptions = others
     summary = _of_who_raised(summary, exceptions, spoken) if not told else summary
     whole = [raised for raised in exceptions if raised.info.file is not None or not raised.ranks]
-    followed = [raised for raised in exceptions if shown_by(raised.info) in (Shows.A_LOSS, Shows.A_WAIT)]
+    followed = [raised for raised in exceptions if shows(raised.info).what in (Shows.A_LOSS, Shows.A_WAIT)]
+    rest = [raised for raised in whole if raised not in followed]
     nobodys: Raised | None = None
-    if all(raised in followed for raised in whole):
-        left = own_words.of_who_left(spoken, followed, shows)
-        nobodys = own_words.of_no_rank(spoken, followed, shown.without_rank(), shown_by) if left is None else None
+    if all(raised.info.file is None for raised in rest):
+        left = own_words.of_who_left(spoken, followed, shows) if not rest else None
+        nobodys = own_words.of_no_rank(spoken, followed, shown.without_rank(), shows) if left is None else None
         if left is not None and not is_consequence(left.info):
             others = [raised for raised in exceptions if raised.index != left.index]
             exceptions = sorted([*others, left], key=lambda raised: raised.index)
@@ -72,7 +68,7 @@ def read(spoken: SpokenText, shows: OfException) -> Evidence:
     spoken = spoken.given_to_launchers(launchers | childfailed.boxes(spoken.lines), len(summary))
     stop = _stop_signal(spoken, begin)
     deaths = deaths_of(spoken, begin, summary, exceptions, is_consequence)
-    if nobodys is not None:
+    if nobodys is not None and all(death.exception is not nobodys.info for death in deaths):
         deaths = with_nobodys(deaths, Death(rank=None, exception=nobodys.info, stderr=spoken.said_by(None)))
     if not summary and any(AGENT_FRAME.search(spoken.lines[index]) for index in launchers):
         # torch's agent raised on its own: srun's messages about its tasks are about agents

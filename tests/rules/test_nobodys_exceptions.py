@@ -1,0 +1,230 @@
+"""Exceptions without a rank, of a thread, of another rank's checkpoint, quoted, or torn: whose are they, do they
+count?"""
+
+from __future__ import annotations
+
+import pytest
+
+from ddp_run import explain
+
+READY = "".join(f"n{rank // 2}: rank {rank} of 4 is ready\n" for rank in range(4))
+LOST = "n{1}: [rank{0}]: RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.1.0.7]:2044\n"
+OTHERS = LOST.format(0, 0) + LOST.format(1, 0) + LOST.format(3, 1)
+AWAITED = (
+    "[rank{0}]:[E7 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9"
+    ", OpType=BROADCAST, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600041 milliseconds before timing out.\n"
+)
+TIMEOUTS = "".join(AWAITED.format(rank) for rank in (0, 1, 3))
+IN_A_THREAD = """Exception in thread Thread-2 (feed):
+Traceback (most recent call last):
+  File "/usr/lib/python3.12/threading.py", line 1073, in _bootstrap_inner
+    self.run()
+  File "{}", line 31, in feed
+    self.queue.put(decode(next(self.clips)))
+zlib.error: Error -3 while decompressing data: incorrect header check
+"""
+
+
+def said(text: str) -> tuple[str | None, int | None]:
+    found = explain(text)
+    return found.cause, None if found.first_failure is None else found.first_failure.rank
+
+
+# --------------------------------------------------------------------------------- one that nobody's line shows
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("n1: KeyError: 'speaker 12'\n", "python-exception"),
+        ("n1: ModuleNotFoundError: No module named 'sox'\n", "import-error"),
+        ("n1: OSError: [Errno 28] No space left on device: '/tmp/cache/12.idx'\n", "disk-full"),
+    ],
+)
+def test_an_exception_without_a_rank_is_the_cause_if_all_ranks_only_lost_a_peer(line: str, cause: str) -> None:
+    assert said(READY + line + OTHERS) == (cause, None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "n1: KeyError: 'speaker 12' - will retry with the next\n",
+        "n1: ConnectionResetError: [Errno 104] Connection reset by peer\n",
+        "n1: ValueError in 3 of 900 rows\n",
+    ],
+)
+def test_one_that_is_handled_or_shows_a_loss_itself_is_not(line: str) -> None:
+    assert said(READY + line + OTHERS)[0] == "peer-died"
+
+
+def test_one_below_all_others_is_not() -> None:
+    assert said(READY + OTHERS + "n1: KeyError: 'speaker 12'\n")[0] == "peer-died"
+
+
+def test_a_thread_of_the_program_for_which_all_ranks_waited() -> None:
+    assert said(IN_A_THREAD.format("/home/me/feed.py") + TIMEOUTS) == ("python-exception", None)
+
+
+def test_a_thread_of_a_library_is_no_reason_to_wait() -> None:
+    assert said(IN_A_THREAD.format("/env/lib/python3.12/site-packages/wandb/feed.py") + TIMEOUTS)[0] == (
+        "nccl-timeout-hang"
+    )
+
+
+def test_a_thread_after_which_the_ranks_went_on_is_none() -> None:
+    steps = "".join(f"step {number}, ppl {9 - number / 7:.3f}\n" for number in range(7))
+    assert said(steps[:90] + IN_A_THREAD.format("/home/me/feed.py") + steps + TIMEOUTS)[0] == "nccl-timeout-hang"
+
+
+def test_what_a_host_says_of_its_rank_that_a_barrier_awaited() -> None:
+    words = "n1: rank 3: OSError: [Errno 122] Disk quota exceeded\nn1: rank 3: giving up\n"
+    waited = (
+        'Traceback (most recent call last):\n  File "/home/me/fit.py", line 3, in <module>\n    barrier()\n'
+        "RuntimeError: Rank 3 failed to pass monitoredBarrier in 900000 ms\n"
+    )
+    barrier = "".join(f"[rank0]: {line}\n" for line in waited.splitlines())
+    assert said(words + barrier) == ("disk-full", 3)
+    assert said(barrier) == ("gloo-timeout-hang", 3)
+
+
+# ----------------------------------------------------------------------------------- one that all ranks get
+
+GATHERED = """Traceback (most recent call last):
+  File "/home/me/fit.py", line 12, in <module>
+    dcp.load(state, checkpoint_id="ck")
+  File "/env/lib/python3.11/site-packages/torch/distributed/checkpoint/utils.py", line 263, in all_reduce
+    raise final_result
+torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([2])
+Traceback (most recent call last): (RANK 2)
+  File "/env/lib/python3.11/site-packages/torch/distributed/checkpoint/utils.py", line 241, in all_reduce
+    local_data = map_fun()
+  File "/env/lib/python3.11/site-packages/torch/distributed/checkpoint/filesystem.py", line 500, in read_data
+    with self.fs.create_stream(path, "rb") as stream:
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "cause"),
+    [
+        ("PermissionError: [Errno 13] Permission denied: '/ck/__2_0.distcp'", "permission-denied"),
+        ("AssertionError: req.storage_index not found", "python-exception"),
+    ],
+)
+def test_a_checkpoints_exception_is_of_the_rank_that_it_names(last: str, cause: str) -> None:
+    text = GATHERED.format(last)
+    assert said(text) == (cause, 2)
+    for rank in (0, 3):
+        text = "".join(f"[rank{rank}]: {line}\n" for line in GATHERED.format(last).splitlines()) + text
+    found = explain(text)
+    assert (found.cause, found.first_failure and found.first_failure.rank) == (cause, 2)
+    assert found.title is not None and found.title.startswith("rank 2 ") and "fit.py:12" in found.title
+
+
+# ------------------------------------------------------------------------------------------ quoted, or torn
+
+
+def test_an_exception_that_a_program_quotes_indented_did_not_end_it() -> None:
+    sample = (
+        'answer: the log ends with\n    Traceback (most recent call last):\n      File "a.py", line 3, in <module>\n'
+        "        step()\n    torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\nend of answer\n"
+    )
+    ended = 'Traceback (most recent call last):\n  File "/home/me/chat.py", line 9, in <module>\n    turn()\n{}\n'
+    seen = (
+        "E1 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: 1) local_rank: 0 (pid: 31) of x\n"
+    )
+    assert said(sample + ended.format("IndexError: list index out of range") + seen)[0] == "python-exception"
+    assert said(sample + seen)[0] == "cuda-oom"
+
+
+def test_launchers_lines_and_the_kernels_that_a_program_quotes() -> None:
+    quotes = (
+        'sample 1: "srun: error: n3: task 2: Segmentation fault (core dumped)"\n'
+        'sample 2: "[  7.1] NVRM: Xid (PCI:0000:3b:00): 79, pid=31, GPU has fallen off the bus."\n'
+    )
+    real = "srun: error: n3: task 2: Segmentation fault (core dumped)\n"
+    xid = "[  7.1] NVRM: Xid (PCI:0000:3b:00): 79, pid=31, GPU has fallen off the bus.\n"
+    ended = (
+        'Traceback (most recent call last):\n  File "/home/me/chat.py", line 9, in <module>\n    turn()\nKeyError: 3\n'
+    )
+    steps = "".join(f"step {number}, ppl {9 - number / 7:.3f}\n" for number in range(7))
+    assert said(quotes + steps + ended)[0] == "python-exception"
+    assert said(real)[0] == "segfault"
+    assert said(xid + real)[0] == "gpu-hardware"
+    assert said(quotes + real)[0] == "segfault"
+
+
+def test_a_rank_whose_traceback_is_torn_counts_beside_one_with_a_whole_traceback() -> None:
+    whole = (
+        '[rank4]: Traceback (most recent call last):\n[rank4]:   File "/home/me/fit.py", line 9, in <module>\n'
+        "[rank4]:     fit()\n[rank4]: torch.distributed.DistBackendError: NCCL error in: ../NCCLUtils.hpp:2, "
+        "unhandled system error, NCCL version 2.20.5\n[rank4]: Last error:\n"
+        "[rank4]: socketStartConnect: Connect to 10.1.0.9<50209> failed : Connection refused\n"
+    )
+    torn = (
+        "[rank6]:     raise RuntimeError(\n[rank6]: RuntimeError: DataLoader worker (pid(s) 81) exited unexpectedly\n"
+    )
+    assert said(torn + whole) == ("dataloader-worker-died", 6)
+    assert said(whole)[0] == "nccl-network"
+
+
+# ----------------------------------------------------------------------------------- handled, or told from outside
+
+
+def test_bars_that_go_on_after_an_error_that_the_program_says_it_ignores() -> None:
+    bars = [
+        f"Epoch 2: {share}%|###      | {share * 5}/500 [0{share % 7}:10<09:00, 0.9it/s]\n" for share in range(20, 60)
+    ]
+    error = "[rank 1] hook ignored: OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB.')\n"
+    told = "Detected KeyboardInterrupt, attempting graceful shutdown ...\n"
+    assert said(bars[0] + error + bars[10] + told)[0] == "user-interrupt"
+    assert said(bars[0] + error.replace("ignored", "raised") + told)[0] == "cuda-oom"
+
+
+def test_an_exception_below_the_line_that_says_that_it_is_ignored() -> None:
+    steps = [f"{{'loss': 0.{number}, 'epoch': {number}}}\n" for number in range(1, 5)]
+    error = (
+        'ERROR: not sent, ignored\nTraceback (most recent call last):\n  File "/home/me/mail.py", line 3, in send\n'
+        "    connect()\nurllib.error.URLError: <urlopen error [Errno 101] Network is unreachable>\n"
+    )
+    assert explain(steps[0] + steps[1] + error + steps[2] + steps[3]).cause is None
+    assert explain(steps[0] + steps[1] + error.replace(", ignored", "") + steps[2] + steps[3]).cause == "hub-network"
+
+
+def test_a_trial_that_was_restored_and_failed_for_another_reason() -> None:
+    text = (
+        "2026-01-01 10:00:00,1\tERROR tune.py:13 -- Trial task failed\nray.exceptions.OutOfMemoryError: Task was "
+        "killed due to the node running low on memory.\n2026-01-01 10:00:01,1\tINFO tune.py:15 -- {}\n"
+        "(Worker pid=7) epoch 5\n(Worker pid=7) begins to sample\n"
+        '  File "/home/me/loop.py", line 148, in fit\n    loss = f(batch.w)\n'
+        "AttributeError: 'Batch' object has no attribute 'w'\n2026-01-01 10:41:03,1\tINFO tune.py:15 -- it ends\n"
+    )
+    assert said(text.format("Restoring trial 1 from checkpoint_3"))[0] == "python-exception"
+    assert "tune.py" not in (explain(text.format("Restoring trial 1 from checkpoint_3")).title or "")
+    assert said(text.format("Trial 1 is lost"))[0] == "host-oom"
+
+
+def test_workers_that_ctrl_c_ended_with_their_rank() -> None:
+    workers = (
+        "Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f3d21c8a4d0>\n"
+        'Traceback (most recent call last):\n  File "/env/torch/utils/data/dataloader.py", line 1604, in __del__\n'
+        "    self._shutdown_workers()\nRuntimeError: DataLoader worker (pid 93) is killed by signal: {}. \n"
+    )
+    told = "Detected KeyboardInterrupt, attempting graceful shutdown ...\n"
+    ended = "[rank: 1] Child process with PID 31 terminated with code 1. Forcefully terminating all other processes\n"
+    assert said(told + workers.format("Interrupt") + ended)[0] == "user-interrupt"
+    assert said(told + workers.format("Killed") + ended)[0] == "dataloader-worker-died"
+
+
+def test_tasks_that_are_agents_are_no_ranks() -> None:
+    agent = (
+        'Traceback (most recent call last):\n  File "/env/bin/torchrun", line 8, in <module>\n    sys.exit(main())\n'
+        '  File "/env/lib/python3.11/site-packages/torch/distributed/elastic/agent/server/api.py", line 8, in _loop\n'
+        "    raise SignalException()\n"
+        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 31 got signal: 15\n"
+        "srun: error: n1: task 0: Exited with exit code 1\n"
+    )
+    cancelled = "slurmstepd: error: *** JOB 77 ON n1 CANCELLED AT 2026-01-01T06:00:21 DUE TO TIME LIMIT ***\n"
+    aborted = "[rank11]: torch.distributed.DistBackendError: NCCL communicator was aborted on rank 11.\n"
+    found = explain(cancelled + aborted + agent)
+    assert (found.outcome, found.cause) == ("interrupted", "preempted-sigterm")
