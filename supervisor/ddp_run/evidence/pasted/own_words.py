@@ -82,11 +82,11 @@ def of_who_left(spoken: SpokenText, exceptions: Sequence[Raised], shows: OfExcep
     ]
     awaited = {rank for raised in exceptions if (rank := shows(raised.info).awaited) is not None}
     found = [each for each in found if not awaited or awaited & set(each.ranks)]
-    if found:
-        said = [line[each.start :] for line, each in zip(spoken.lines, spoken.by, strict=True)]
-        went_on = WentOn(said, silent=set(others))
-        found = [each for each in found if not went_on.between(each.index, others[-1])]
-    return found[0] if len({each.ranks for each in found}) == 1 else None
+    if len({each.ranks for each in found}) != 1:
+        return None
+    lines = [line[each.start :] for line, each in zip(spoken.lines, spoken.by, strict=True)]
+    went_on = WentOn(lines, silent=set(others))
+    return next((each for each in found if not went_on.between(each.index, others[-1])), None)
 
 
 def of_no_rank(
