@@ -151,7 +151,6 @@ def test_launchers_lines_and_the_kernels_that_a_program_quotes() -> None:
     assert said(quotes + steps + ended)[0] == "python-exception"
     assert said(real)[0] == "segfault"
     assert said(xid + real)[0] == "gpu-hardware"
-    assert said(quotes + steps + real)[0] == "segfault"
 
 
 def test_a_rank_whose_traceback_is_torn_counts_beside_one_with_a_whole_traceback() -> None:

@@ -9,9 +9,7 @@ import re
 import signal
 from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
-from dataclasses import astuple
-from functools import cache, cached_property, lru_cache
-from typing import Any
+from functools import cache, cached_property
 
 from ddp_run.evidence import childfailed
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
@@ -201,12 +199,6 @@ def _alone(ranks: Sequence[Rank]) -> Rank | None:
 
 def shows(exception: ExceptionInfo) -> raised.Shown:
     """What the catalogue makes of an exception alone."""
-    return _shown(*astuple(exception))
-
-
-@lru_cache(maxsize=256)  # many ranks raise the same, and are asked about more than once
-def _shown(*fields: Any) -> raised.Shown:
-    exception = ExceptionInfo(*fields)
     if follows_another(exception):
         return raised.Shown(raised.Shows.A_LOSS)
     best = next(iter(_asked(Death(rank=None, code=1, exception=exception), LogText(""))), None)

@@ -15,7 +15,7 @@ from ddp_run.evidence import childfailed
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, SummaryEntry
 from ddp_run.evidence.pasted import got_over, launcher_text, own_words
 from ddp_run.evidence.pasted.deaths import deaths_of, nameless_deaths, with_nobodys
-from ddp_run.evidence.pasted.raised import AGENT_FRAME, Exceptions, OfException, Raised, Shows, starts_a_launcher
+from ddp_run.evidence.pasted.raised import AGENT_FRAME, Exceptions, OfException, Raised, Shown, Shows, starts_a_launcher
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.traceback_text import HEADER
 from ddp_run.evidence.windows import VERY_LAST
@@ -31,8 +31,14 @@ _REFUSED = re.compile(r"(?:torchrun|run\.py|launch\.py|accelerate|deepspeed)\b.{
 _KERNEL = ("NVRM: ", "ut of memory: ", "Killed process ", "oom-kill:", "oom_reaper", "segfault at ", "kernel: ")
 
 
-def read(spoken: SpokenText, shows: OfException) -> Evidence:
-    """Return the evidence in these texts. If nothing failed there, it has no deaths. `shows` asks the catalogue."""
+def read(spoken: SpokenText, catalogue: OfException) -> Evidence:
+    """Return the evidence in these texts. If nothing failed there, it has no deaths. The catalogue says what an
+    exception shows."""
+    known: dict[tuple[str, str, str], Shown] = {}  # many ranks raise the same
+
+    def shows(info: ExceptionInfo) -> Shown:
+        words = info.type, info.message, info.traceback
+        return known[words] if words in known else known.setdefault(words, catalogue(info))
 
     def is_consequence(info: ExceptionInfo) -> bool:
         return shows(info).what is Shows.A_LOSS

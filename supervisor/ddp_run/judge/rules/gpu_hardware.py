@@ -104,8 +104,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 def _xid(death: Death, attempt: Evidence) -> Hit | None:
     """Return the kernel's message about hardware: for this process, else one without a process."""
-    logs = (attempt.kernel,) if attempt.logs_only else (attempt.kernel, death.stderr)
-    told = [hit for log in logs for hit in every(log, XID)]
+    told = [hit for log in (attempt.kernel, death.stderr) for hit in every(log, XID)]
     found = [hit for hit in told if int(hit["number"] or 0) in XIDS]
     found.sort(key=lambda hit: int(hit["number"] or 0) in _SURVIVED)
     own = [hit for hit in found if death.pid is not None and hit["pid"] == str(death.pid)]
