@@ -227,3 +227,63 @@ def test_tasks_that_are_agents_are_no_ranks() -> None:
     aborted = "[rank11]: torch.distributed.DistBackendError: NCCL communicator was aborted on rank 11.\n"
     found = explain(cancelled + aborted + agent)
     assert (found.outcome, found.cause) == ("interrupted", "preempted-sigterm")
+
+
+def test_a_limit_of_lsf() -> None:
+    text = (
+        "step 31400 | ppl 9.1\nUser defined signal 2\n\nSender: LSF System <lsfadmin@b5>\nSubject: Job 71: <fit> \n"
+        "The output (if any) is above this job summary.\n\n{}: job killed.\nExited with exit code {}.\n"
+    )
+    assert said(text.format("TERM_RUNLIMIT", 140))[0] == "preempted-sigterm"
+    assert said(text.format("TERM_CPULIMIT", 152))[0] == "preempted-sigterm"
+    assert said(text.format("Note", 140))[0] == "unknown"
+
+
+def test_a_module_that_a_rank_says_it_lacks() -> None:
+    waited = "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 3/4 clients joined.\n"
+    store = "{0}: [rank{0}]: " + waited
+    words = " 2: rank 2 (n1): cannot import the model (No module named 'apex'), exit 1\n"
+    assert said(words + "".join(store.format(rank) for rank in (0, 1, 3))) == ("import-error", 2)
+
+
+def test_a_node_that_kubernetes_lost_while_the_ranks_waited() -> None:
+    aborted = "[rank0]: frame #{0}: c10d::work() + 0x{0} (0x7f0{0} in /env/libtorch_cpu.so)\n"
+    events = "22:51:08   Warning   NodeNotReady   pod/fit-1   Node is not ready\n"
+    events = "".join(aborted.format(number) for number in range(40)) + "$ kubectl get events\n" + events
+    assert said(TIMEOUTS + events) == ("node-failed", None)
+    assert said(TIMEOUTS + "memo: pod eval-1 was OOMKilled, which is another job\n")[0] == "nccl-timeout-hang"
+
+
+def test_a_container_that_crashed_beside_those_that_lost_it() -> None:
+    lost = (
+        'site{0}-1  | Traceback (most recent call last):\nsite{0}-1  |   File "/app/site.py", line 12, in <module>\n'
+        "site{0}-1  |     average()\n"
+        "site{0}-1  | RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.1.0.7]:2044\n"
+    )
+    ends = "site2-1 exited with code 134\nsite1-1 exited with code 1\nsite0-1 exited with code 1\n"
+    crash = "site2-1  | corrupted size vs. prev_size: double free or corruption (out)\n"
+    assert said(crash + lost.format(0) + lost.format(1) + ends)[0] == "native-abort"
+    assert said(lost.format(0) + lost.format(1) + ends.replace("134", "1"))[0] == "peer-died"
+
+
+def test_a_prompt_or_another_ranks_line_ends_a_message() -> None:
+    raised = (
+        'Traceback (most recent call last):\n  File "/home/me/fit.py", line 9, in <module>\n    fit()\nKeyError: 3\n'
+    )
+    quoted = "me@n1:~/fit$ grep -c 'CUDA out of memory. Tried to allocate 2.00 GiB' old.log\n"
+    found = explain(raised + quoted)
+    assert (found.cause, found.title) == ("python-exception", "a rank raised KeyError in fit.py:9: 3")
+    stall = "[1,0]<stderr>:stall_inspector: some ranks are late\n[1,0]<stderr>:Missing ranks:\n[1,0]<stderr>:3: [fc]\n"
+    ignored = "".join(f"[1,3]<stderr>:{line}\n" for line in ("Exception ignored in: <f>", *raised.splitlines()))
+    assert said(f"{stall}{ignored}[1,0]<stdout>:epoch 3\n[1,0]<stdout>:all 4 ranks finished\n")[0] is None
+
+
+def test_a_source_line_that_does_not_parse_may_be_a_raise() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/home/me/fit.py", line 3, in <module>\n    import shops\n'
+        '  File "/home/me/shops.py", line 31\n    raise RuntimeError(f"{store.wait s}")\n{}SyntaxError: {}\n'
+    )
+    marks = "                              ^^^^\n"
+    assert said(text.replace("{}SyntaxError", f"{marks}SyntaxError").replace(": {}", ": f-string: invalid syntax"))[
+        0
+    ] == ("syntax-or-usage")

@@ -60,6 +60,20 @@ def test_a_banner_repeats_alone() -> None:
     assert explain(text).cause == "bad-arguments"
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("=== try 1: Sat Nov 16 10:40:02 UTC 2031 ===\n", "=== try 2: Sat Nov 16 10:44:51 UTC 2031 ===\n"),
+        ("--- fit of part A, 2031-11-16 10:40\n", "--- fit of part B, 2031-11-16 10:44\n"),
+    ],
+)
+def test_a_banner_with_a_date(one: str, other: str) -> None:
+    stamped = "[W1116 10:41:09.2 socket.cpp:462] [c10d] waiting\n"
+    refused = "usage: fit.py [-h]\nfit.py: error: unrecognized arguments: --fast\n"
+    assert explain(f"{one}{stamped}{OUT_OF_MEMORY}{other}{refused}").cause == "bad-arguments"
+    assert explain(f"{other}{stamped}{OUT_OF_MEMORY}{one}{refused}").cause == "cuda-oom"  # of another node
+
+
 def test_a_command_is_given_again() -> None:
     given = "me@login1:~/fit$ torchrun fit.py --rate {0}\n"
     stop = (

@@ -18,9 +18,8 @@ from ddp_run.record.events import ExceptionInfo
 HEADER = "Traceback (most recent call last)"
 PLACE = re.compile(r'  File "(?P<file>[^"\n]{1,4096})", line (?P<line>\d{1,9})\b(?:, in (?P<function>[\w<>]+))?')
 """A frame anywhere in a line."""
-_HEADER = re.compile(
-    r"(?P<group>Exception Group )?Traceback \(most recent call last\):(?: \(RANK (?P<of>\d{1,9})\))?\s*$"
-)
+_OF_A_RANK = f"{HEADER}: (RANK "
+_HEADER = re.compile(r"(?P<group>Exception Group )?Traceback \(most recent call last\):(?: \(RANK \d{1,9}\))?\s*$")
 """Python's; torch.distributed.checkpoint adds the rank (torch/distributed/checkpoint/api.py)."""
 FRAME = re.compile(r'^(?:  |> )File "(?P<file>.+)", line (?P<line>\d{1,9})(?:, in (?P<function>.+))?\s*$')
 _BOX = re.compile(r"(?:╭|\+)[─-]+ Traceback \(most recent call last\) [─-]+(?:╮|\+)\s*$")
@@ -46,7 +45,9 @@ _IGNORED = re.compile(r"Exception ignored in|--- Logging error ---")
 _IN_THREAD = re.compile(r"Exception in thread ")
 _OTHER_SPEAKER = re.compile(
     r"^(?!\[ERROR\] [\d:\-]{10,30} \(PID:)"  # torch_npu's own messages continue like this
-    r"(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:|\[?\d\d:\d\d:\d\d[\], ]|\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[\]: |]"
+    r"(?:[\w.\-]{1,60}@[\w.\-]{1,60}[:~ ][^\n$#%]{0,80}[$#%] "  # a shell's prompt
+    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:|\[?\d\d/\d\d/\d{4} \d\d:"
+    r"|\[?\d\d:\d\d:\d\d[\], ]|\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[\]: |]"
     r"|\[?[EWIF]\d{4} |\[(?:rank\d+\]:)?\[?[EWIF]\d* |Exception (?:ignored|in thread)|\s*\d+%\||\w+Warning: "
     r"|(?:make(?:\[\d{1,9}\])?|srun|slurmstepd): )"
 )
@@ -114,8 +115,9 @@ def find(lines: Sequence[str]) -> tuple[Printed, ...]:
         if threads:  # two threads that end at once write their headers, then their tracebacks
             threads.pop()
             printed = replace(printed, final=False)
-        if found and found[-1].end == printed.start and (hit := _HEADER.search(lines[printed.start])) and hit["of"]:
-            printed = _gathered(found.pop(), printed)
+        if found and found[-1].end == printed.start and _OF_A_RANK in lines[printed.start]:  # why it is raised on all
+            whole = _bounded(f"{found[-1].info.traceback}\n{printed.info.traceback}")
+            printed = replace(found[-1], info=replace(found.pop().info, traceback=whole), end=printed.end)
         link = _link(lines, found[-1], printed) if found else None
         if link is not None:
             printed = _joined(found.pop(), printed, link)
@@ -344,9 +346,3 @@ def _joined(earlier: Printed, later: Printed, link: str) -> Printed:
     text = _bounded(f"{earlier.info.traceback}\n\n{link}\n\n{later.info.traceback}")
     info = replace(later.info, traceback=text)
     return replace(later, info=info, start=earlier.start, final=later.final and earlier.final)
-
-
-def _gathered(raised: Printed, of_a_rank: Printed) -> Printed:
-    """Return the exception that is raised on all ranks, with what it says of one of them in its traceback."""
-    text = _bounded(f"{raised.info.traceback}\n{of_a_rank.info.traceback}")
-    return replace(raised, info=replace(raised.info, traceback=text), end=of_a_rank.end)

@@ -35,6 +35,7 @@ ENDED_WELL = re.compile(
 WARNED = re.compile(r"^.{0,60}\b[Ww](?:arning|ARNING)\b")
 """After a warning, a program usually goes on."""
 _CRASH = r"Fatal Python error: |Assertion .{0,400} failed|double free or corruption|free\(\): |stack smashing"
+_CRASHED = re.compile(_CRASH)
 _NATIVE = re.compile(
     rf"terminate called|what\(\): |{_CRASH}|Watchdog caught collective|Process group watchdog thread terminated"
 )
@@ -183,6 +184,11 @@ class WentOn:
 def is_native(line: str) -> bool:
     """Whether native code says something there before it aborts."""
     return any(words in line for words in _NATIVE_WORDS) and _NATIVE.search(line) is not None
+
+
+def is_crash(line: str) -> bool:
+    """Whether native code says there that it is broken itself."""
+    return _CRASHED.search(line) is not None
 
 
 def is_news(line: str) -> bool:

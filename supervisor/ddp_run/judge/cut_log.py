@@ -18,12 +18,13 @@ from ddp_run.judge.catalogue import NAMELESS, rule_named
 from ddp_run.judge.diagnose import judge
 from ddp_run.judge.order import strongest
 from ddp_run.judge.text_signs import LogEnd, TextSign
-from ddp_run.judge.verdict import OF_THE_NETWORK, Confidence, FirstFailure, Rule, Verdict
+from ddp_run.judge.verdict import OF_THE_NETWORK, Confidence, FirstFailure, Layer, Rule, Verdict
 from ddp_run.record.events import ExceptionInfo, Rank
 
 NOTE = "the log is incomplete: it does not show how the job ended; this is the strongest sign in it"
 WORDLESS = "the rank that aborted first printed no reason; this one is from another rank"
 FOLLOWED = "another exception came last, but an earlier one explains more and no progress followed it"
+HOST = "the ranks only waited; this may be why another one didn't come"
 MISSED = "the rank that the others waited for had printed this before"
 CRASHED = "the log does not show which rank crashed; the ranks that lost a peer lost it to that crash"
 _ENDED = re.compile(
@@ -94,21 +95,28 @@ def _strongest(signs: Iterable[TextSign]) -> TextSign | None:
 
 
 def _with_what_the_missing_said(end: LogEnd, strict: Verdict) -> Verdict:
-    """Use what a rank printed that others then waited for in vain, if no progress of any rank came after it."""
+    """Use what a rank printed that others then waited for in vain, if no progress of any rank came after it. If none is
+    named, use what speaks against a host."""
     missing = strict.first_failure.rank if strict.first_failure is not None else None
     told = min((quote.line for quote in strict.evidence if quote.line is not None), default=0)
-    if missing is None or missing in end.writers_of(told):  # it waited itself
-        return strict
+    unnamed = missing is None or missing in end.writers_of(told)  # it waited itself
     ranks = own_words.ranks_of_lines(end.spoken)
+
+    def is_why(sign: TextSign) -> bool:
+        rule = sign.finding.rule
+        if unnamed:
+            return rule.host is not None and rule.layer is Layer.REPORTED and sign.rank in (None, missing)
+        return missing in (sign.rank, *ranks[sign.index]) and end.spoken.numbers[sign.index] < told
+
     said = [
         sign
         for sign in end.signs
-        if missing in (sign.rank, *ranks[sign.index])
-        and end.spoken.numbers[sign.index] < told
-        and not (sign.finding.rule.consequence or sign.finding.rule.end == "waited")
+        if is_why(sign) and not (sign.finding.rule.consequence or sign.finding.rule.end == "waited")
     ]
     found = _strongest(said)
-    return strict if found is None else _with(strict, found, MISSED)
+    if found is None:
+        return strict
+    return _with(replace(strict, first_failure=None) if unnamed else strict, found, HOST if unnamed else MISSED)
 
 
 def _with_what_stands_above(end: LogEnd, strict: Verdict) -> Verdict:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from functools import cache, cached_property
 
-from ddp_run.evidence import childfailed
+from ddp_run.evidence import childfailed, traceback_text
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
 from ddp_run.evidence.pasted import got_over, launcher_text, raised, torn_frames
 from ddp_run.evidence.pasted.spoken_text import SpokenText
@@ -70,7 +70,7 @@ class LogEnd:
         silent |= childfailed.boxes(lines) | launcher_text.report(lines)
         failed = next((index for index, line in enumerate(said) if _OF_RAYS_DRIVER.match(line)), len(said))
         silent |= {index for index in range(failed, len(said)) if _LATE.search(said[index])}
-        return WentOn(said, silent=silent)
+        return WentOn(said, traceback_text.find(self.spoken.raw), silent)
 
     @cached_property
     def over(self) -> int:
@@ -201,7 +201,8 @@ def shows(exception: ExceptionInfo) -> raised.Shown:
     """What the catalogue makes of an exception alone."""
     if follows_another(exception):
         return raised.Shown(raised.Shows.A_LOSS)
-    best = next(iter(_asked(Death(rank=None, code=1, exception=exception), LogText(""))), None)
+    text = LogText("", tuple((exception.traceback or f"{exception.type}: {exception.message}").splitlines()))
+    best = next(iter(_asked(Death(rank=None, code=1, exception=exception, stderr=text), LogText(""))), None)
     if best is None or best.rule.general:
         return raised.Shown(raised.Shows.NO_CAUSE)
     what = raised.Shows.A_WAIT if best.rule.end == "waited" else raised.Shows.A_CAUSE

@@ -15,13 +15,14 @@ from ddp_run.evidence.pasted import got_over, launcher_text
 from ddp_run.evidence.pasted.raised import OF_A_THREAD, IsConsequence, Raised, starts_a_launcher
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.traceback_text import HEADER, PLACE
-from ddp_run.evidence.went_on import form_of, is_native
+from ddp_run.evidence.went_on import form_of, is_crash, is_native
 from ddp_run.evidence.windows import LEAVING, VERY_LAST
 from ddp_run.record.events import ExceptionInfo, LocalRank, Rank
 
 _OFTEN = 40
 """This many unnamed lines of one form after a rank's exception must be from another process."""
 _TORN = re.compile(r"(?:Error|Exception)\b|Error[A-Z]")
+_CRASHES = tuple(-number for number in (signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV))
 _RAISING = (None, 1, -signal.SIGINT, -signal.SIGABRT)
 """Python's own code after an exception, and signals that follow one. The program chose any other code."""
 
@@ -135,10 +136,20 @@ def _told_elsewhere(spoken: SpokenText, begin: int, known: set[Rank | None]) -> 
         )
     if deaths or known or not ended:
         return deaths
-    if ended[-1].index >= got_over.running_at(spoken):
+    running = got_over.running_at(spoken)
+    if ended[-1].index >= running:
+        crashed = next((each for each in ended if each.index >= running and _own_crash(spoken, each)), None)
+        if crashed is not None:  # of several containers, this one didn't follow
+            return [Death(rank=None, code=crashed.code, stderr=spoken.text(_own_crash(spoken, crashed)))]
         anybodys = spoken.text([index for index, each in enumerate(spoken.by) if not each.agent])
         deaths.append(Death(rank=None, code=ended[-1].code, stderr=anybodys))
     return deaths
+
+
+def _own_crash(spoken: SpokenText, ended: launcher_text.Ended) -> list[int]:
+    """Return the lines of a container that crashed and says so; none otherwise."""
+    own = spoken.index.by_place.get(ended.host, []) if ended.host is not None and ended.code in _CRASHES else []
+    return own if any(is_crash(spoken.lines[index]) for index in own) else []
 
 
 def _with_own(death: Death, last: Mapping[Rank, Raised]) -> Death:
@@ -180,8 +191,10 @@ def _shared_out(deaths: list[Death], nobodys: Sequence[Raised], is_consequence: 
 
 
 def _may_follow(death: Death) -> bool:
-    """Whether it may be the rank that raised because of another's failure: not if it aborted without a message."""
-    return death.code != -signal.SIGABRT or any(map(is_native, death.stderr.lines))
+    """Whether it may be the rank that raised because of another's failure: not if it aborted without a message, or
+    for one of its own memory."""
+    said = [line for line in death.stderr.lines if is_native(line)]
+    return death.code != -signal.SIGABRT or (bool(said) and not any(map(is_crash, said)))
 
 
 def _kind(info: ExceptionInfo) -> tuple[str, str | None, int | None]:

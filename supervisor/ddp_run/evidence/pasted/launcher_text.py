@@ -134,7 +134,7 @@ _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         r"Command .{0,4000}\bpython.{0,4000} died with <Signals\.\w{3,12}: (?P<signal>\d{1,2})>",
         r"process was signaled to shutdown with signal (?P<signal>\d{1,2})\b",
         r"^\S{1,80}:\d{1,9} terminated with signal (?P<signal>\d{1,2}) at PC=",  # libpsm2's and libfabric's handler
-        r"^(?:[\w.\-]{1,100}[-_]\d{1,4} )?exited with code (?P<code>\d{1,3})\s*$",
+        r"^(?:(?P<host>[\w.\-]{1,100}[-_]\d{1,4}) )?exited with code (?P<code>\d{1,3})\s*$",
         r"^Exited with exit code (?P<code>\d{1,3})\.\s*$",
         r"exits with return code = (?P<code>-?\d{1,9})\b",
         rf"(?:^|[\s:]){_HOW} +\(core dumped\)",

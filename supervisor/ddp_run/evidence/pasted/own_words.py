@@ -49,6 +49,7 @@ _NUMBERS = {
 """strerror(3)'s words, and programs', for what one may leave for."""
 _WORDS = {number: words.capitalize() for words, number in _NUMBERS.items()}
 _NUMBERS |= {errno.errorcode[number].lower(): number for number in _WORDS}
+_NO_MODULE = re.compile(r"No module named '?[\w.]{1,200}'?")
 _SAID = re.compile(rf"\b({'|'.join(_NUMBERS)})\b", re.IGNORECASE)
 _NATIVES = re.compile(
     r"\.(?:cpp|hpp|cc|cu|h):\d|frame #\d|^\s*(?:Exception raised from|what\(\)|Last error:|nccl\w{1,30}Error)"
@@ -126,6 +127,9 @@ def _said(line: str, shows: OfException) -> ExceptionInfo | None:
         if _is_by_others(raised["type"]):
             return None
         return ExceptionInfo(raised["type"], raised["message"].strip(), None, None, None, "")
+    hit = _NO_MODULE.search(line)
+    if hit is not None:
+        return ExceptionInfo("ModuleNotFoundError", hit[0], None, None, None, "")
     hit = _SAID.search(line)
     if hit is not None:
         number = _NUMBERS[hit[1].lower()]

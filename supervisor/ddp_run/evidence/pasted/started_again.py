@@ -22,7 +22,13 @@ _WORDS, _HEAD = 3, 200
 _ALIKE = 2
 """So many are enough for another line behind it."""
 _AGAIN = re.compile(r"\b(?:[Rr]e-?queu|[Rr]esubmi|[Rr]estart|[Rr]etrying|[Bb]ack-?off|append)")
-_STAMP = re.compile(r"(?:(?<!\d)\d{4}[-/](\d\d)[-/](\d\d)[T _]|(?<![a-z])[WEIF](\d\d)(\d\d) )(\d\d:\d\d:\d\d)")
+_MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
+_STAMP = re.compile(
+    r"(?:(?<!\d)\d{4}[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _]|(?<![a-z])[WEIF](?P<logs>\d\d)(?P<of_log>\d\d) "
+    r"|\b(?P<name>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(?P<dates>\d{1,2}) )"
+    r"(?P<time>\d\d:\d\d(?::\d\d)?)"
+)
+"""ISO's and its kin, glog's, and what `date` prints."""
 _NEVER = "~"
 """Sorts behind all stamps."""
 _BEGINNING = 400
@@ -42,7 +48,9 @@ def at(spoken: SpokenText, reports: Set[int]) -> int:
     """
     lines = [line[each.start :] for line, each in zip(spoken.lines, spoken.by, strict=True)]
     first_end = min(reports, default=len(lines))
-    begin = [_words(line) if shows_life(line) else () for line in lines[: min(first_end, _BEGINNING)]]
+    begin = [
+        _words(line) if shows_life(line) or _BANNER.match(line) else () for line in lines[: min(first_end, _BEGINNING)]
+    ]
     first, alike = _once(begin), _once([words[:_ALIKE] for words in begin])
     commands = _once([_command(line) for line in lines[: len(begin)]])
     later: Set[int] | None = None
@@ -87,11 +95,15 @@ def _later(spoken: SpokenText, end: int) -> Set[int]:
     return {
         k
         for k in range(end + 1, len(stamps))
-        if (before[k - 1] < after[k] if stamped < k and after[k] != _NEVER else again <= k)
+        if ("" < before[k - 1] < after[k] if (stamped < k or stamps[k]) and after[k] != _NEVER else again <= k)
     }
 
 
 def _stamp(line: str) -> str:
     """Return the first date and time in a line, `05-01 10:00:00`; empty if it has none. Some don't say the year."""
     hit = _STAMP.search(line) if ":" in line else None
-    return "" if hit is None else f"{hit[1] or hit[3]}-{hit[2] or hit[4]} {hit[5]}"
+    if hit is None:
+        return ""
+    month = hit["month"] or hit["logs"] or f"{_MONTHS.index(hit['name']) // 3 + 1:02d}"
+    day = hit["day"] or hit["of_log"] or f"{int(hit['dates']):02d}"
+    return f"{month}-{day} {hit['time']}"

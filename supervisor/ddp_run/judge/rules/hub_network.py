@@ -89,7 +89,7 @@ _SAID = meaning(
     Sign("CondaHTTPError: HTTP 000"),
     # object stores and trackers
     like(rf"Could not connect to the endpoint URL: \"{URL}"),
-    like(rf"(?:Connect|Read) timeout on endpoint URL: \"?{URL}"),
+    like(rf"(?:Connect|Read) timeout on endpoint URL:? \"?{URL}"),
     like(r"Run initialization has timed out after [\d.]+ sec"),
     *service_text.NO_ANSWER,
 )

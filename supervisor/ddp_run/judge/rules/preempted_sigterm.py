@@ -112,7 +112,11 @@ SIGNS: tuple[Sign, ...] = (
     Sign("SignalException: Process "),
     Sign("death signal, shutting down workers"),
 )
-_TELLING = (*(-int(number) for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGQUIT)), None)
+_TELLING = (
+    *(-int(number) for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGQUIT)),
+    *(-int(number) for number in (signal.SIGUSR2, signal.SIGXCPU)),  # LSF's, at a limit
+    None,
+)
 _SHELLS = (137, 143)
 """The same if another launcher passes on a shell's exit code."""
 _ENDING = (signal.SIGTERM, signal.SIGQUIT)

@@ -93,7 +93,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 def _is_of_a_text(raised: ExceptionInfo) -> bool:
     """Whether a running program rejects a text, or raised it itself: Pillow calls a damaged image a syntax error."""
-    return statement(raised).startswith("raise ") or _GIVEN_TEXT.search(raised.traceback) is not None
+    raised_it = raised.function is not None and statement(raised).startswith("raise ")
+    return raised_it or _GIVEN_TEXT.search(raised.traceback) is not None
 
 
 def match_launch(attempt: Evidence) -> Finding | None:
