@@ -7,6 +7,7 @@ import pytest
 
 from ddp_run import explain
 
+PYTHON = "cannot import name 'Shuffler' from 'torchdata' (/env/lib/python3.10/site-packages/torchdata/__init__.py)"
 READY = "".join(f"n{rank // 2}: rank {rank} of 4 is ready\n" for rank in range(4))
 LOST = "n{1}: [rank{0}]: RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.1.0.7]:2044\n"
 OTHERS = LOST.format(0, 0) + LOST.format(1, 0) + LOST.format(3, 1)
@@ -287,3 +288,26 @@ def test_a_source_line_that_does_not_parse_may_be_a_raise() -> None:
     assert said(text.replace("{}SyntaxError", f"{marks}SyntaxError").replace(": {}", ": f-string: invalid syntax"))[
         0
     ] == ("syntax-or-usage")
+
+
+def test_an_exception_that_ray_passes_on_is_the_workers_own() -> None:
+    task = "ray.exceptions.RayTaskError({0}): ray::{1}() (pid=7, ip=10.3.0.14, actor_id=0e, repr=Trainer)\n"
+    frame = '  File "{0}", line {1}, in {2}\n    pass\n'
+    driver = frame.format("/env/lib/python3.10/site-packages/ray/_private/worker.py", 26, "get")
+    train = frame.format("/env/lib/python3.10/site-packages/ray/tune/trainable/trainable.py", 33, "train")
+    fit = frame.format("/home/me/fit.py", 12, "step")
+    for last, cause in (("IndexError: 7", "python-exception"), (f"ImportError: {PYTHON}", "import-error")):
+        name = last.partition(":")[0]
+        text = f"Traceback (most recent call last):\n{driver}{task.format(name, '_Inner.train')}{train}"
+        text += f"{task.format(name, '_Worker.get_next')}{fit}{last}\n"
+        found = explain(text)
+        assert (found.cause, found.confidence) == (cause, "certain")
+        assert found.title is not None
+        assert "fit.py:12" in found.title
+        points = (
+            "\nThe above exception was the direct cause of the following exception:\n\n"
+            "Traceback (most recent call last):\n"
+            + frame.format("/home/me/main.py", 3, "<module>")
+            + "ray.train.base_trainer.TrainingFailedError: Please inspect the previous error messages for a cause.\n"
+        )
+        assert said(text + points)[0] == cause

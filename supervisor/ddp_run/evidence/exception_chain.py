@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import takewhile
@@ -13,9 +12,6 @@ from ddp_run.evidence.traceback_text import (
     DIRECT,
     FRAME,
     HEADER,
-    OF_RAYS_WORKER,
-    WORKERS_LINES,
-    Printed,
     at,
     from_text,
     is_library,
@@ -89,14 +85,7 @@ def origin_of(link: ExceptionInfo, exception: ExceptionInfo) -> ExceptionInfo:
 def _all_in(text: str) -> tuple[ExceptionInfo, ...]:
     """Return every exception that a traceback shows; cached, since each rule asks for those of every rank."""
     lines = text.splitlines()
-    return tuple(printed.info for index in range(len(lines)) if (printed := at(lines, index) or _sent(lines, index)))
-
-
-def _sent(lines: Sequence[str], index: int) -> Printed | None:
-    """Return an exception that a Ray worker sent, from the message of the driver's."""
-    if "ray::" not in lines[index] or OF_RAYS_WORKER.search(lines[index]) is None:
-        return None
-    return at([f"{HEADER}:", *lines[index + 1 : index + WORKERS_LINES]], 0)
+    return tuple(printed.info for index in range(len(lines)) if (printed := at(lines, index)))
 
 
 def failed_ranks(exception: ExceptionInfo) -> tuple[Rank, ...]:

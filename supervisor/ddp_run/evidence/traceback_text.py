@@ -56,9 +56,10 @@ _OF_THE_SYSTEM = re.compile(r"^\[Errno -?\d{1,9}\] [^'\":]{1,100}(?:: (?:'.*'|\"
 _NPUS = re.compile(r"\[ERROR\] \S{1,40} \(PID:\d{1,9}, Device:-?\d{1,9}, RankID:-?\d{1,9}\) ERR\d{5} ")
 """A line of the messages of torch_npu's exceptions (torch_npu/csrc/core/npu/NPUException.cpp)."""
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib\d*/python\d[\d.]*/|^<|/ddp_run/(?:rank|training)/|\.p[yx][xdi]$")
-OF_RAYS_WORKER = re.compile(r"\bray::\S{1,200} \(pid=\d{1,9}, ip=[^\n]{1,600}\)\s{0,9}$")
-"""Ray's prefix for the frames of an exception that a worker sent to the driver."""
-WORKERS_LINES = 400
+_RAYS = "ray::"
+_OF_RAYS_WORKER = re.compile(r"\bray::\S{1,200} \(pid=\d{1,9}, ip=[^\n]{1,600}\)(?P<group>)\s{0,9}$")
+"""Ray's header for the frames of an exception that a worker sent to the driver."""
+_WORKERS_LINES = 400
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _MESSAGE_LINES = 40
 _THREADS_LINES = 6
@@ -103,7 +104,7 @@ def find(lines: Sequence[str]) -> tuple[Printed, ...]:
     index = open_boxes = 0
     threads: list[int] = []
     while index < len(lines):
-        begins = HEADER in lines[index] or 'File "' in lines[index]
+        begins = any(words in lines[index] for words in (HEADER, 'File "', _RAYS))
         printed = at(lines, index, boxes=open_boxes < _OPEN_BOXES) if begins else None
         if printed is None:
             open_boxes += _TOP in lines[index]
@@ -140,7 +141,8 @@ def from_text(text: str) -> ExceptionInfo | None:
 
 def at(lines: Sequence[str], index: int, *, boxes: bool = True) -> Printed | None:
     """Return the exception whose traceback, box or bare frame begins at this line; None if there is none."""
-    header = _HEADER.search(lines[index]) if HEADER in lines[index] else None
+    form = _HEADER if HEADER in lines[index] else _OF_RAYS_WORKER if _RAYS in lines[index] else None
+    header = form.search(lines[index]) if form is not None else None
     if header is not None:
         return _traceback(lines, index, header)
     box = _BOX.search(lines[index]) if boxes and _TOP in lines[index] else None
@@ -226,7 +228,7 @@ def _below_box(lines: Sequence[str], start: int, index: int, prefix: Prefix, fra
 
 
 def _body(header: re.Match[str], text: list[str]) -> str:
-    first = header[0].rstrip()
+    first = header[0].rstrip() if HEADER in header[0] else f"{HEADER}:"
     return _bounded("\n".join([first, *(text[1:] if text and text[0].endswith(first) else text)]))
 
 
@@ -263,7 +265,7 @@ def _message(lines: Sequence[str], index: int, prefix: Prefix, first: str | None
     end = index + 1
     if _OF_THE_SYSTEM.match(message[0]):
         return message[0].strip(), end
-    most = WORKERS_LINES if OF_RAYS_WORKER.search(message[0]) else _MESSAGE_LINES
+    most = _WORKERS_LINES if _OF_RAYS_WORKER.search(message[0]) else _MESSAGE_LINES
     for position in range(end, min(len(lines), index + most)):
         text = prefix.strip(lines[position])
         if text == "" and _announces(":" if first == "" and not any(message) else message[-1], lines, position):

@@ -160,6 +160,8 @@ class Exceptions:
             if own_thread and not over:
                 self._of_threads.append(Raised(printed.info, indexes[printed.index], (), True, frozenset(own)))
             return None
+        if says_a_launcher(printed.info.message) and (links := exception_chain.chain(printed.info)[1:]):
+            printed = replace(printed, info=links[0])  # it was raised from what it tells of
         if _is_launchers(printed.info):
             if not (over and says_a_launcher(printed.info.message)):
                 self.launchers.update(indexes[printed.start : printed.index + 1])
