@@ -170,7 +170,12 @@ def test_a_line_that_shows_another_cause_makes_a_cause_less_sure(code: int | Non
         pytest.param(verdict("preempted-sigterm", line=1), "likely", id="no end is known"),
         pytest.param(verdict("preempted-sigterm", line=1, rank=False), "likely", id="not even a rank"),
         pytest.param(verdict("preempted-sigterm", line=1, code=-15), "certain", id="an exit code is known"),
-        pytest.param(verdict("preempted-sigterm", line=1, exception=oom()), "certain", id="an exception is"),
+        pytest.param(
+            verdict("preempted-sigterm", line=1, exception=oom(raised(_OOM))), "certain", id="an exception is"
+        ),
+        pytest.param(
+            verdict("preempted-sigterm", line=1, exception=oom()), "likely", id="one whose frames are cut off"
+        ),
         pytest.param(verdict("preempted-sigterm", line=None), "certain", id="the line is unknown"),
         pytest.param(verdict("preempted-sigterm", line=90), "certain", id="the line is the last"),
     ],

@@ -102,7 +102,8 @@ def as_sure_as_the_text(verdict: Verdict, end: LogEnd) -> Verdict:
         or rule.end == "waited"  # it can't know why the others didn't come
         or (rule.code.startswith(OF_THE_NETWORK) and rule.unlike == "together" and _REFUSED.search(told_by) is not None)
     )
-    if not doubtful and told and (exception is None or exception_chain.begins_in_function(exception)):
+    ended_it = exception is not None and exception_chain.begins_at_module(exception)
+    if not doubtful and told and not ended_it:
         silent = first is None or first.exit_code is None or exception is not None  # nothing else shows an end
         doubtful = end.went_on_after(told) if silent else end.ran_again_after(told)
     return replace(verdict, confidence="likely") if doubtful else verdict
