@@ -16,6 +16,7 @@ AWAITED = (
     ", OpType=BROADCAST, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600041 milliseconds before timing out.\n"
 )
 TIMEOUTS = "".join(AWAITED.format(rank) for rank in (0, 1, 3))
+ABORTED = "E1 torch/distributed/elastic/multiprocessing/api.py:8] failed (exitcode: -6) local_rank: 0 (pid: 31) of x\n"
 IN_A_THREAD = """Exception in thread Thread-2 (feed):
 Traceback (most recent call last):
   File "/usr/lib/python3.12/threading.py", line 1073, in _bootstrap_inner
@@ -311,3 +312,66 @@ def test_an_exception_that_ray_passes_on_is_the_workers_own() -> None:
             + "ray.train.base_trainer.TrainingFailedError: Please inspect the previous error messages for a cause.\n"
         )
         assert said(text + points)[0] == cause
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        (
+            "10:49 [0/4] test crashed: ModuleNotFoundError(\"No module named 'sox'\"), exiting with code 2\n",
+            "import-error",
+        ),
+        (
+            '{"rank": 2, "event": "exit", "why": "part 2 unreadable: EOFError(\'Ran out of input\')"}\n',
+            "checkpoint-corrupt",
+        ),
+        ("n2 rank 2-3 stop: no apex here (No module named 'apex')\n", "import-error"),
+    ],
+)
+def test_the_last_line_before_all_others_waited_says_who_leaves_and_why(line: str, cause: str) -> None:
+    assert said(f"fit: 4 workers\n{line}{TIMEOUTS}{ABORTED}")[0] == cause
+    assert said(f"fit: 4 workers\n{line}fit: next round\n{TIMEOUTS}{ABORTED}")[0] == "nccl-timeout-hang"
+
+
+def test_a_last_line_in_which_nobody_leaves_says_nothing() -> None:
+    assert (
+        said(f"fit: 4 workers\nboard: No module named 'tensorboard', no plots\n{TIMEOUTS}{ABORTED}")[0]
+        == "nccl-timeout-hang"
+    )
+
+
+def test_progress_of_ranks_clears_an_exception_without_a_rank() -> None:
+    compiled = (
+        'Traceback (most recent call last):\n  File "/env/site-packages/torch/_inductor/codecache.py", line 1, in f\n'
+        "    raise CppCompileError(cmd, output)\ntorch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\n"
+        "CppCompileError: C++ compile error\n\n"
+    )
+    steps = "".join(f"[rank 0] step {number}00/9000 ppl {9 - number / 7:.3f} 1.8 it/s\n" for number in range(7))
+    assert said(compiled)[0] == "compile-failure"
+    assert said(compiled + steps)[0] is None
+
+
+def test_an_abort_that_only_tells_of_a_lost_peer_is_no_crash() -> None:
+    lost = (
+        "[rank4]:[E2 ProcessGroupNCCL.cpp:1895] [PG 0 Rank 4] Process group watchdog thread terminated with exception: "
+        "NCCL error: remote process exited or there was a network error\nncclRemoteError: A call failed.\n"
+    )
+    seen = (
+        "E1 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: -6) local_rank: 4 (pid: 31) of x\n"
+    )
+    assert (
+        said(f"{lost}terminate called after throwing an instance of 'c10::DistBackendError'\n{seen}")[0] == "peer-died"
+    )
+
+
+def test_bare_numbers_before_all_lines_are_ranks_if_torch_names_the_same() -> None:
+    words = "[2] 10:44 ERROR OSError: [Errno 28] No space left on device: '/tmp/2.idx'\n"
+    torchs = "".join(
+        f"[{rank}] {line}" for rank, line in zip((0, 1, 3), TIMEOUTS.splitlines(keepends=True), strict=True)
+    )
+    assert said("".join(f"[{rank}] ready\n" for rank in range(4)) + words + torchs) == ("disk-full", 2)
+
+
+def test_a_machine_that_was_preempted() -> None:
+    steps = "".join(f"step {number}00 ppl {9 - number / 7:.3f}\n" for number in range(7))
+    assert said(f"{steps}batch: task 0 RUNNING -> FAILED, exit code 50001 (VM preempted)\n")[0] == "preempted-sigterm"

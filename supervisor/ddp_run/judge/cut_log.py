@@ -129,7 +129,7 @@ def _with_what_stands_above(end: LogEnd, strict: Verdict) -> Verdict:
     """
     first = strict.first_failure.rank if strict.first_failure is not None else None
     signs = end.signs
-    crashes = [sign for sign in signs if sign.finding.rule.end == "crashed"]
+    crashes = [sign for sign in signs if sign.finding.rule.end == "crashed" and sign.finding.confidence == "certain"]
     crash = _strongest(crashes)
     rule = rule_named(strict.cause)
     followed = rule is not None and rule.consequence and strict.cause != _RAYS

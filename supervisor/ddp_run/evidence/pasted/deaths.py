@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ddp_run.evidence import childfailed, exception_chain, traceback_text
 from ddp_run.evidence.model import Death, SummaryEntry
-from ddp_run.evidence.pasted import got_over, launcher_text
+from ddp_run.evidence.pasted import launcher_text
 from ddp_run.evidence.pasted.raised import OF_A_THREAD, IsConsequence, Raised, starts_a_launcher
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.traceback_text import HEADER, PLACE
@@ -136,7 +136,7 @@ def _told_elsewhere(spoken: SpokenText, begin: int, known: set[Rank | None]) -> 
         )
     if deaths or known or not ended:
         return deaths
-    running = got_over.running_at(spoken)
+    running = spoken.running_at()
     if ended[-1].index >= running:
         crashed = next((each for each in ended if each.index >= running and _own_crash(spoken, each)), None)
         if crashed is not None:  # of several containers, this one didn't follow

@@ -78,13 +78,6 @@ def until(spoken: SpokenText) -> int:
     return max([*over, *(index + 1 for index in passed)])
 
 
-def running_at(spoken: SpokenText) -> int:
-    """Return an index: after each launcher's line before it, programs went on. -1: after none."""
-    others = [index for index, each in enumerate(spoken.by) if not each.agent]
-    running = WentOn([spoken.lines[index] for index in others]).running
-    return others[running] if running >= 0 else -1
-
-
 def _left_with_0(spoken: SpokenText, told: int) -> int:
     """Return the index after the line that tells (`_told_of_0`) that the program exited with 0, if no launcher reports
     another end, and the log shows only errors that it caught; else 0. A pipe's last command may hide another code."""
@@ -109,7 +102,7 @@ def _restarted(spoken: SpokenText) -> int:
     last, finished = _last(spoken.lines, _RESTART), _last(spoken.lines, _FINISHED)
     if 0 <= last < finished:
         return finished + 1
-    return last + 1 if 0 <= last < running_at(spoken) else 0
+    return last + 1 if 0 <= last < spoken.running_at() else 0
 
 
 def _not_started(spoken: SpokenText) -> int:

@@ -85,8 +85,8 @@ _WITHOUT = ("srun: ", "slurmstepd: ", "mpirun", "pdsh@")
 """Launchers that prefix the lines of others but not their own."""
 _NO_WRAPPER = re.compile(r"\[[A-Za-z_]+\d+(?:[-,]\d+)*\]|\]<std|torch[./]|kernel: |\brank=\d")
 """A rank's name, and signs of other writers: the agent, the kernel."""
-_LABELS_WRITER = re.compile(r"^(?![^\n]*\d\d:\d\d:)[^\n]*(?:\b[Rr]ank[ =:_]?\d|:\d{1,6}\])")
-"""A prefix of every line that differs from writer to writer: `host | rank 3 | `, `[host:3] `."""
+_LABELS_WRITER = re.compile(r"^(?![^\n]*\d\d:\d\d:)[^\n]*(?:\b[Rr]ank[ =:_]?\d|:\d{1,6}\]|^\[\d{1,6}\])")
+"""A prefix of every line that differs from writer to writer: `host | rank 3 | `, `[host:3] `, `[3] `."""
 _OPENS = "([{<"
 """The start of a name that differs from line to line."""
 _TO_A_GAP = re.compile(r"(?<![\w.\-/])[\w.\-/]+$")

@@ -19,13 +19,16 @@ _RAISED = re.compile(
     r"(?<![\w.])(?P<type>(?:[a-z_]\w{0,40}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception)|(?:[a-z_]\w{0,40}\.){1,6}[A-Z]\w{0,60})"
     r": (?P<message>[^\n]{1,400})"
 )
+_REPR = re.compile(
+    r"(?<![\w.])(?P<type>[A-Z]\w{0,60}(?:Error|Exception))\((?P<quote>['\"])(?P<message>[^\n]{1,400}?)(?P=quote)\)"
+)
 _IN_BRACKETS = re.compile(
     r"(?P<message>[^\n]{1,400}?) \((?P<type>[A-Z]\w{0,60}(?:Error|Exception))(?:, [\w./\-]{1,100}:\d{1,9})?\)"
 )
 """As loggers append it."""
 _LOGGERS = re.compile(
     r"(?:\[[\w.:,+\- ]{1,40}\] ?|(?:[a-z]{1,8}=)?\d[\d\-:.,TZ]{3,30} (?:[\d:.,]{5,20} )?|\[(?=\d)[\d\-:.,T]{4,30} "
-    r"|[\w.:\-]{1,60} {0,20}\| |[\w.\-]{1,60}: (?=[Rr]ank \d{1,9}: )){1,4}"
+    r"|[A-Z]{4,8}:? {1,4}|[\w.:\-]{1,60} {0,20}\| |[\w.\-]{1,60}: (?=[Rr]ank \d{1,9}: )){1,4}"
     r"[\[(]?[Rr](?:ank|ANK)[ =:]?(?P<rank>\d{1,9})\b(?!-\d)"
 )
 """A rank that a program's logger names behind its time stamp, behind a host, or in a column."""
@@ -55,6 +58,9 @@ _NATIVES = re.compile(
     r"\.(?:cpp|hpp|cc|cu|h):\d|frame #\d|^\s*(?:Exception raised from|what\(\)|Last error:|nccl\w{1,30}Error)"
 )
 """Written by torch's threads, not by the program that left."""
+_LEAVES = re.compile(
+    r"(?i)\b(?:exit(?:s|ing|ed)?|leav(?:es?|ing)|stop(?:s|ping|ped)?|quit(?:s|ting)?|giv(?:es|ing) up)\b"
+)
 _AFTER = 2
 """A program that leaves may say this many lines more."""
 
@@ -98,7 +104,18 @@ def of_no_rank(
     causes = [raised for raised in nobodys if raised.index < last and not HANDLED.search(spoken.lines[raised.index])]
     kinds = (Shows.A_CAUSE, Shows.NO_CAUSE)
     own = [raised for raised in causes if shows(raised.info).what in kinds and not _is_by_others(raised.info.type)]
-    return own[-1] if own else None
+    return own[-1] if own else _last_words(spoken, exceptions, shows)
+
+
+def _last_words(spoken: SpokenText, exceptions: Sequence[Raised], shows: OfException) -> Raised | None:
+    """Return the last line before the others, if it names no rank, and says who leaves and why."""
+    first = min(_others(spoken, exceptions), default=0)
+    lines = [line[each.start :] for line, each in zip(spoken.lines[:first], spoken.by[:first], strict=True)]
+    index = next((k for k in range(first - 1, -1, -1) if is_news(lines[k]) and not spoken.by[k].agent), -1)
+    if index < 0 or spoken.by[index].ranks or not _LEAVES.search(lines[index]):
+        return None
+    said = _said(lines[index], shows)
+    return None if said is None else Raised(said, index, (), True, frozenset((index,)))
 
 
 def _others(spoken: SpokenText, exceptions: Sequence[Raised]) -> list[int]:
@@ -122,7 +139,7 @@ def _is_by_others(type_: str) -> bool:
 def _said(line: str, shows: OfException) -> ExceptionInfo | None:
     if HANDLED.search(line):
         return None
-    raised = _RAISED.search(line) or _IN_BRACKETS.search(line)
+    raised = _RAISED.search(line) or _REPR.search(line) or _IN_BRACKETS.search(line)
     if raised is not None:
         if _is_by_others(raised["type"]):
             return None

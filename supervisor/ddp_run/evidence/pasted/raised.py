@@ -169,6 +169,7 @@ class Exceptions:
         where = indexes[printed.index]
         ranks = exception_chain.failed_ranks(printed.info) or self._spoken.by[where].ranks
         ranks = ranks or _spawned(lines, printed) or _named(printed.info)
+        over = over or (not ranks and self._spoken.running_at() > where)
         info = exception_chain.interrupted(printed.info) or printed.info
         return Raised(info, where, ranks, not over, frozenset(own))
 

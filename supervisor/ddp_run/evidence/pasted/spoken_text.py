@@ -12,6 +12,7 @@ from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import labels
 from ddp_run.evidence.pasted.json_lines import key_of, unfolded
 from ddp_run.evidence.pasted.line_prefixes import Writer, assign, without_colour
+from ddp_run.evidence.went_on import WentOn
 from ddp_run.record.events import Rank
 
 _Of = TypeVar("_Of")
@@ -121,6 +122,14 @@ class SpokenText:
 
         return SpokenText(part(self.lines), part(self.by), part(self.sources), part(self.numbers), part(self.raw))
 
+    def running_at(self) -> int:
+        """Return an index: after each launcher's line before it, programs went on. -1: after none."""
+        if self.index.running is None:
+            others = [index for index, each in enumerate(self.by) if not each.agent]
+            running = WentOn([self.lines[index] for index in others]).running
+            self.index.running = others[running] if running >= 0 else -1
+        return self.index.running
+
     def said_by(self, rank: Rank | None) -> LogText:
         """Return the text of these lines; shared by all ranks that are never named, or always together."""
         groups = self.index.by_rank.get(rank, ()) if rank is not None else ()
@@ -162,6 +171,7 @@ class _Index:
                 self.nobodys.append(index)
                 self.by_place.setdefault(each.place, []).append(index)
         self.texts: dict[tuple[int, ...], LogText] = {}
+        self.running: int | None = None
         self.groups = list(by_ranks.values())
         named: dict[Rank, list[int]] = {}
         for group, ranks in enumerate(by_ranks):

@@ -94,7 +94,7 @@ def read(spoken: SpokenText, catalogue: OfException) -> Evidence:
 
 def _stop_signal(spoken: SpokenText, begin: int) -> int | None:
     """Return the signal that stopped the job: of the jobs in one log, the last one's that was stopped."""
-    lines, running = spoken.lines[begin:], got_over.running_at(spoken)
+    lines, running = spoken.lines[begin:], spoken.running_at()
     last = spoken.lines[running + 1 :] if begin <= running and len(set(spoken.sources)) == 1 else ()
     return childfailed.stop_signal("\n".join(last)) or childfailed.stop_signal("\n".join(lines))
 
@@ -112,7 +112,7 @@ def _observed_at_the_end(spoken: SpokenText, begin: int) -> tuple[SummaryEntry, 
         for index, line in enumerate(spoken.lines)
         for entry in (childfailed.observed(line) if "exitcode" in line else ())
     ]
-    over = max(got_over.running_at(spoken), begin - 1) if found else begin
+    over = max(spoken.running_at(), begin - 1) if found else begin
     return tuple(entry for index, entry in found if index > over)
 
 

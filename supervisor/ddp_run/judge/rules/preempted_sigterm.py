@@ -72,7 +72,7 @@ _ENDED = (
     Sign(
         "reempted",
         r"(?P<what>\b(?i:job|instance|node|pod|vm|cluster|container|trial|allocation|machine)\b[^\n]{0,40}"
-        r" (?:was|is|being|been|after being) preempted\b"
+        r" (?:(?:was|is|being|been|after being) )?preempted\b"
         r"|\bPreempted (?:by pod|in order to admit|to accommodate)[^\n]{0,80})",
     ),
     like(r"(?P<what>Pod was terminated in response to imminent node shutdown)"),
