@@ -100,8 +100,8 @@ class Exceptions:
     """The exceptions in a text, read once.
 
     `found`: every one that may have ended a rank, in order. The lines of others: of those that ended a launcher
-    (`launchers`), and of those that Python says it ignored (`ignored`): in a destructor, at its exit, in logging.
-    `shows` asks the catalogue about one.
+    (`launchers`), and of those that are quoted or that Python says it ignored (`ignored`): in a destructor, at its
+    exit, in logging. `shows` asks the catalogue about one.
     """
 
     def __init__(self, spoken: SpokenText, shows: OfException) -> None:
