@@ -12,13 +12,14 @@ from ddp_run.evidence.traceback_text import (
     DIRECT,
     FRAME,
     HEADER,
+    OF_A_RANK,
     at,
     from_text,
     is_library,
 )
 from ddp_run.record.events import ExceptionInfo, Rank
 
-_OF_A_RANK = re.compile(rf"^{re.escape(HEADER)}: \(RANK (\d{{1,9}})\)", re.MULTILINE)
+_OF_A_RANK = re.compile(rf"^{re.escape(OF_A_RANK)}(\d{{1,9}})\)", re.MULTILINE)
 _END_OF_DATA = ("StopIteration", "Empty")
 _EXPECTED = frozenset(
     {

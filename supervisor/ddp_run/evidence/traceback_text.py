@@ -18,7 +18,7 @@ from ddp_run.record.events import ExceptionInfo
 HEADER = "Traceback (most recent call last)"
 PLACE = re.compile(r'  File "(?P<file>[^"\n]{1,4096})", line (?P<line>\d{1,9})\b(?:, in (?P<function>[\w<>]+))?')
 """A frame anywhere in a line."""
-_OF_A_RANK = f"{HEADER}: (RANK "
+OF_A_RANK = f"{HEADER}: (RANK "
 _HEADER = re.compile(r"(?P<group>Exception Group )?Traceback \(most recent call last\):(?: \(RANK \d{1,9}\))?\s*$")
 """Python's; torch.distributed.checkpoint adds the rank (torch/distributed/checkpoint/api.py)."""
 FRAME = re.compile(r'^(?:  |> )File "(?P<file>.+)", line (?P<line>\d{1,9})(?:, in (?P<function>.+))?\s*$')
@@ -116,7 +116,7 @@ def find(lines: Sequence[str]) -> tuple[Printed, ...]:
         if threads:  # two threads that end at once write their headers, then their tracebacks
             threads.pop()
             printed = replace(printed, final=False)
-        if found and found[-1].end == printed.start and _OF_A_RANK in lines[printed.start]:  # why it is raised on all
+        if found and found[-1].end == printed.start and OF_A_RANK in lines[printed.start]:  # why it is raised on all
             whole = _bounded(f"{found[-1].info.traceback}\n{printed.info.traceback}")
             printed = replace(found[-1], info=replace(found.pop().info, traceback=whole), end=printed.end)
         link = _link(lines, found[-1], printed) if found else None

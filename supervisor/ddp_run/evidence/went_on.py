@@ -93,6 +93,7 @@ class WentOn:
         self, lines: Sequence[str], exceptions: Sequence[Printed] | None = None, silent: Set[int] = frozenset()
     ) -> None:
         exceptions = traceback_text.find(lines) if exceptions is None else exceptions
+        whole = "\n".join(lines)
         apart = {k for printed in exceptions for k in range(printed.start, printed.index + 1)} | silent
         messages = {k for printed in exceptions for k in range(printed.index + 1, printed.end)}
         self._lines = lines
@@ -101,7 +102,7 @@ class WentOn:
         first = [-1] * len(lines)
         steps: list[list[int]] = []
         self._repeated = self._worked = self.ended_well = -1
-        for form, at in _by_form(lines).items():  # lines of one form show the same
+        for form, at in _by_form(lines, whole).items():  # lines of one form show the same
             line, said = lines[at[0]], [k for k in at if k not in apart]
             if any(words in line for words in _ABORTS):
                 self._aborts += at
@@ -124,7 +125,7 @@ class WentOn:
         self._new.sort()
         self._aborts.sort()
         self._known = _earliest(first)
-        self._bars = drawn = _bars(lines, silent)
+        self._bars = drawn = _bars(lines, whole, silent)
         self._drawn = drawn[-_PROGRESS] if len(drawn) >= _PROGRESS else -1
         self._much = self._new[-VERY_LAST] if len(self._new) >= VERY_LAST else -1
         spans = sorted(span for at in [*steps, drawn] for span in zip(at, at[_PROGRESS - 1 :], strict=False))
@@ -232,10 +233,10 @@ def _earliest(first: Sequence[int]) -> list[tuple[int, ...]]:
     return found
 
 
-def _by_form(lines: Sequence[str]) -> dict[str, list[int]]:
-    """Return where the lines of each form are."""
+def _by_form(lines: Sequence[str], whole: str) -> dict[str, list[int]]:
+    """Return where the lines of each form are. `whole`: all lines as one text."""
     alike: dict[str, list[int]] = {}
-    for k, kind in enumerate(kind_of("\n".join(lines)).split("\n") if lines else ()):
+    for k, kind in enumerate(kind_of(whole).split("\n") if lines else ()):
         alike.setdefault(kind, []).append(k)
     found: dict[str, list[int]] = {}
     for line, at in alike.items():
@@ -243,11 +244,10 @@ def _by_form(lines: Sequence[str]) -> dict[str, list[int]]:
     return {form: sorted(at) for form, at in found.items()}
 
 
-def _bars(lines: Sequence[str], silent: Set[int]) -> list[int]:
+def _bars(lines: Sequence[str], whole: str, silent: Set[int]) -> list[int]:
     """Return where each state of a progress bar was first drawn, in order. Several bars may take turns."""
     states: list[str] = []
     drawn: list[int] = []
-    whole = "\n".join(lines)
     present = [words for words in _BAR_WORDS if words in whole]
     for k, line in enumerate(lines if present else ()):
         if any(words in line for words in present) and k not in silent and _BAR.search(line):

@@ -95,28 +95,35 @@ def _strongest(signs: Iterable[TextSign]) -> TextSign | None:
 
 
 def _with_what_the_missing_said(end: LogEnd, strict: Verdict) -> Verdict:
-    """Use what a rank printed that others then waited for in vain, if no progress of any rank came after it. If none is
-    named, use what speaks against a host."""
+    """Use what a rank printed that others then waited for in vain, if no progress of any rank came after it."""
     missing = strict.first_failure.rank if strict.first_failure is not None else None
     told = min((quote.line for quote in strict.evidence if quote.line is not None), default=0)
-    unnamed = missing is None or missing in end.writers_of(told)  # it waited itself
+    if missing is None or missing in end.writers_of(told):  # it waited itself
+        return _with_a_lost_host(end, strict, missing)
     ranks = own_words.ranks_of_lines(end.spoken)
-
-    def is_why(sign: TextSign) -> bool:
-        rule = sign.finding.rule
-        if unnamed:
-            return rule.host is not None and rule.layer is Layer.REPORTED and sign.rank in (None, missing)
-        return missing in (sign.rank, *ranks[sign.index]) and end.spoken.numbers[sign.index] < told
-
     said = [
         sign
         for sign in end.signs
-        if is_why(sign) and not (sign.finding.rule.consequence or sign.finding.rule.end == "waited")
+        if missing in (sign.rank, *ranks[sign.index])
+        and end.spoken.numbers[sign.index] < told
+        and not (sign.finding.rule.consequence or sign.finding.rule.end == "waited")
     ]
     found = _strongest(said)
-    if found is None:
-        return strict
-    return _with(replace(strict, first_failure=None) if unnamed else strict, found, HOST if unnamed else MISSED)
+    return strict if found is None else _with(strict, found, MISSED)
+
+
+def _with_a_lost_host(end: LogEnd, strict: Verdict, waited: Rank | None) -> Verdict:
+    """Use what is reported of a host, if ranks only waited, and name none that didn't come."""
+    told = [
+        sign
+        for sign in end.signs
+        if sign.finding.rule.host is not None
+        and sign.finding.rule.layer is Layer.REPORTED
+        and sign.finding.rule.end != "waited"
+        and sign.rank in (None, waited)
+    ]
+    found = _strongest(told)
+    return strict if found is None else _with(replace(strict, first_failure=None), found, HOST)
 
 
 def _with_what_stands_above(end: LogEnd, strict: Verdict) -> Verdict:

@@ -65,7 +65,7 @@ class LogEnd:
     def _went_on(self) -> WentOn:
         """Where the programs went on. Launchers' lines and lines with a sign's words do not show it."""
         lines, by = self.spoken.lines, self.spoken.by
-        said = [line[each.start :] for line, each in zip(lines, by, strict=True)]
+        said = self.spoken.without_names()
         silent = self._telling | {index for index, each in enumerate(by) if each.agent}
         silent |= childfailed.boxes(lines) | launcher_text.report(lines)
         failed = next((index for index, line in enumerate(said) if _OF_RAYS_DRIVER.match(line)), len(said))

@@ -22,7 +22,6 @@ from ddp_run.record.events import ExceptionInfo, LocalRank, Rank
 _OFTEN = 40
 """This many unnamed lines of one form after a rank's exception must be from another process."""
 _TORN = re.compile(r"(?:Error|Exception)\b|Error[A-Z]")
-_CRASHES = tuple(-number for number in (signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV))
 _RAISING = (None, 1, -signal.SIGINT, -signal.SIGABRT)
 """Python's own code after an exception, and signals that follow one. The program chose any other code."""
 
@@ -138,18 +137,17 @@ def _told_elsewhere(spoken: SpokenText, begin: int, known: set[Rank | None]) -> 
         return deaths
     running = spoken.running_at()
     if ended[-1].index >= running:
-        crashed = next((each for each in ended if each.index >= running and _own_crash(spoken, each)), None)
-        if crashed is not None:  # of several containers, this one didn't follow
-            return [Death(rank=None, code=crashed.code, stderr=spoken.text(_own_crash(spoken, crashed)))]
+        crashed = next(filter(None, (_crash_of(spoken, each) for each in ended if each.index >= running)), None)
         anybodys = spoken.text([index for index, each in enumerate(spoken.by) if not each.agent])
-        deaths.append(Death(rank=None, code=ended[-1].code, stderr=anybodys))
+        deaths.append(crashed or Death(rank=None, code=ended[-1].code, stderr=anybodys))
     return deaths
 
 
-def _own_crash(spoken: SpokenText, ended: launcher_text.Ended) -> list[int]:
-    """Return the lines of a container that crashed and says so; none otherwise."""
-    own = spoken.index.by_place.get(ended.host, []) if ended.host is not None and ended.code in _CRASHES else []
-    return own if any(is_crash(spoken.lines[index]) for index in own) else []
+def _crash_of(spoken: SpokenText, ended: launcher_text.Ended) -> Death | None:
+    """Return the end of a container that crashed and says so: of several, it didn't follow another one."""
+    own = spoken.index.by_place.get(ended.host, []) if ended.host is not None else []
+    death = Death(rank=None, code=ended.code, stderr=spoken.text(own))
+    return death if death.crashed and any(is_crash(spoken.lines[index]) for index in own) else None
 
 
 def _with_own(death: Death, last: Mapping[Rank, Raised]) -> Death:

@@ -163,5 +163,5 @@ def _served(spoken: SpokenText) -> int:
     answered = [index for index, line in enumerate(spoken.lines) if " HTTP/" in line and _ANSWERED.search(line)]
     if not answered or not any(_REFUSED.search(line) for line in spoken.lines):
         return 0
-    lost = any(_LOST.search(line[spoken.by[index].start :]) for index, line in enumerate(spoken.lines))
+    lost = any(map(_LOST.search, spoken.without_names()))
     return 0 if lost else answered[-1] + 1

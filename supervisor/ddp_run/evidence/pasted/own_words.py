@@ -22,6 +22,7 @@ _RAISED = re.compile(
 _REPR = re.compile(
     r"(?<![\w.])(?P<type>[A-Z]\w{0,60}(?:Error|Exception))\((?P<quote>['\"])(?P<message>[^\n]{1,400}?)(?P=quote)\)"
 )
+"""As Python shows it within other words."""
 _IN_BRACKETS = re.compile(
     r"(?P<message>[^\n]{1,400}?) \((?P<type>[A-Z]\w{0,60}(?:Error|Exception))(?:, [\w./\-]{1,100}:\d{1,9})?\)"
 )
@@ -53,6 +54,7 @@ _NUMBERS = {
 _WORDS = {number: words.capitalize() for words, number in _NUMBERS.items()}
 _NUMBERS |= {errno.errorcode[number].lower(): number for number in _WORDS}
 _NO_MODULE = re.compile(r"No module named '?[\w.]{1,200}'?")
+"""Python's words, whatever class a program's own line names."""
 _SAID = re.compile(rf"\b({'|'.join(_NUMBERS)})\b", re.IGNORECASE)
 _NATIVES = re.compile(
     r"\.(?:cpp|hpp|cc|cu|h):\d|frame #\d|^\s*(?:Exception raised from|what\(\)|Last error:|nccl\w{1,30}Error)"
@@ -61,67 +63,67 @@ _NATIVES = re.compile(
 _LEAVES = re.compile(
     r"(?i)\b(?:exit(?:s|ing|ed)?|leav(?:es?|ing)|stop(?:s|ping|ped)?|quit(?:s|ting)?|giv(?:es|ing) up)\b"
 )
+"""Says that a program leaves."""
 _AFTER = 2
 """A program that leaves may say this many lines more."""
 
 
-def of_who_left(spoken: SpokenText, exceptions: Sequence[Raised], shows: OfException) -> Raised | None:
+def of_others(spoken: SpokenText, exceptions: Sequence[Raised]) -> list[int]:
+    """Return the lines of those who only lost the rank that left, or waited for it: of these exceptions, and those in
+    which native code gives up."""
+    shown = {index for raised in exceptions for index in raised.lines}
+    return [index for index, line in enumerate(spoken.lines) if index in shown or is_native(line)]
+
+
+def of_who_left(
+    spoken: SpokenText, exceptions: Sequence[Raised], others: Sequence[int], shows: OfException
+) -> Raised | None:
     """Return what the one rank which left said, as an exception without a traceback; None if there isn't one.
 
-    `exceptions`: those of the ranks that lost it, or waited for it. If there are none, native code gave up. `shows`
-    knows which words are a reason.
+    `others`: as above, at least one, in order. `shows` knows which words are a reason.
     """
-    others = _others(spoken, exceptions)
-    if not others:
-        return None
+    lines = spoken.without_names()
     loud = {rank for raised in exceptions for rank in raised.ranks}
     loud |= {rank for index in others for rank in spoken.by[index].ranks}
     last: dict[Rank, list[int]] = {}
     for index, ranks in enumerate(ranks_of_lines(spoken)):
-        news = is_news(spoken.lines[index][spoken.by[index].start :])  # torch's threads may go on after the program
+        news = is_news(lines[index])  # torch's threads may go on after the program
         if len(ranks) == 1 and news and not spoken.by[index].agent and not loud & set(ranks):
             last.setdefault(*ranks, []).append(index)
     found = [
         Raised(said, index, (rank,), True, frozenset((index,)))
         for rank, own in last.items()
         for index in own[-1 - _AFTER :]
-        if index < others[-1] and (said := _said(spoken.lines[index][spoken.by[index].start :], shows))
+        if index < others[-1] and (said := _said(lines[index], shows))
     ]
     awaited = {rank for raised in exceptions if (rank := shows(raised.info).awaited) is not None}
     found = [each for each in found if not awaited or awaited & set(each.ranks)]
     if len({each.ranks for each in found}) != 1:
         return None
-    lines = [line[each.start :] for line, each in zip(spoken.lines, spoken.by, strict=True)]
     went_on = WentOn(lines, silent=set(others))
     return next((each for each in found if not went_on.between(each.index, others[-1])), None)
 
 
 def of_no_rank(
-    spoken: SpokenText, exceptions: Sequence[Raised], nobodys: Sequence[Raised], shows: OfException
+    spoken: SpokenText, nobodys: Sequence[Raised], others: Sequence[int], shows: OfException
 ) -> Raised | None:
-    """Return the last of these exceptions, which name no rank, before the others (as above) gave up."""
-    last = max(_others(spoken, exceptions), default=-1)
-    causes = [raised for raised in nobodys if raised.index < last and not HANDLED.search(spoken.lines[raised.index])]
+    """Return the last of these exceptions, which name no rank, before the others gave up; if there is none, the line
+    before them."""
+    early = [raised for raised in nobodys if raised.index < others[-1]]
+    causes = [raised for raised in early if not HANDLED.search(spoken.lines[raised.index])]
     kinds = (Shows.A_CAUSE, Shows.NO_CAUSE)
     own = [raised for raised in causes if shows(raised.info).what in kinds and not _is_by_others(raised.info.type)]
-    return own[-1] if own else _last_words(spoken, exceptions, shows)
+    return own[-1] if own else _last_words(spoken, others[0], shows)
 
 
-def _last_words(spoken: SpokenText, exceptions: Sequence[Raised], shows: OfException) -> Raised | None:
-    """Return the last line before the others, if it names no rank, and says who leaves and why."""
-    first = min(_others(spoken, exceptions), default=0)
-    lines = [line[each.start :] for line, each in zip(spoken.lines[:first], spoken.by[:first], strict=True)]
-    index = next((k for k in range(first - 1, -1, -1) if is_news(lines[k]) and not spoken.by[k].agent), -1)
+def _last_words(spoken: SpokenText, end: int, shows: OfException) -> Raised | None:
+    """Return the last line before `end`, if it names no rank, and says who leaves and why."""
+    lines = spoken.without_names()
+    index = next((k for k in range(end - 1, -1, -1) if is_news(lines[k]) and not spoken.by[k].agent), -1)
     if index < 0 or spoken.by[index].ranks or not _LEAVES.search(lines[index]):
         return None
     said = _said(lines[index], shows)
     return None if said is None else Raised(said, index, (), True, frozenset((index,)))
-
-
-def _others(spoken: SpokenText, exceptions: Sequence[Raised]) -> list[int]:
-    """Return the lines of these exceptions, and those of native code that gives up."""
-    shown = {index for raised in exceptions for index in raised.lines}
-    return [index for index, line in enumerate(spoken.lines) if index in shown or is_native(line)]
 
 
 def ranks_of_lines(spoken: SpokenText) -> list[tuple[Rank, ...]]:
@@ -132,6 +134,7 @@ def ranks_of_lines(spoken: SpokenText) -> list[tuple[Rank, ...]]:
 
 
 def _is_by_others(type_: str) -> bool:
+    """Whether it's Python's class for what another process did."""
     known = getattr(builtins, type_, None)
     return isinstance(known, type) and issubclass(known, _BY_OTHERS)
 

@@ -32,7 +32,7 @@ class Shows(Enum):
 
 
 class Shown(NamedTuple):
-    """The same; `awaited` is the rank for which it waited, if it names one."""
+    """What the catalogue makes of an exception, and the rank for which it waited, if it names one."""
 
     what: Shows
     awaited: Rank | None = None

@@ -122,6 +122,10 @@ class SpokenText:
 
         return SpokenText(part(self.lines), part(self.by), part(self.sources), part(self.numbers), part(self.raw))
 
+    def without_names(self) -> list[str]:
+        """Return the lines without the names of their writers."""
+        return [line[each.start :] for line, each in zip(self.lines, self.by, strict=True)]
+
     def running_at(self) -> int:
         """Return an index: after each launcher's line before it, programs went on. -1: after none."""
         if self.index.running is None:

@@ -46,7 +46,7 @@ def at(spoken: SpokenText, reports: Set[int]) -> int:
 
     `reports`: indexes of the lines that report an end.
     """
-    lines = [line[each.start :] for line, each in zip(spoken.lines, spoken.by, strict=True)]
+    lines = spoken.without_names()
     first_end = min(reports, default=len(lines))
     begin = [
         _words(line) if shows_life(line) or _BANNER.match(line) else () for line in lines[: min(first_end, _BEGINNING)]

@@ -64,9 +64,10 @@ def read(spoken: SpokenText, catalogue: OfException) -> Evidence:
     followed = [raised for raised in exceptions if shows(raised.info).what in (Shows.A_LOSS, Shows.A_WAIT)]
     rest = [raised for raised in whole if raised not in followed]
     nobodys: Raised | None = None
-    if all(raised.info.file is None for raised in rest):
-        left = own_words.of_who_left(spoken, followed, shows) if not rest else None
-        nobodys = own_words.of_no_rank(spoken, followed, shown.without_rank(), shows) if left is None else None
+    only_followed = all(raised.info.file is None for raised in rest)
+    if only_followed and (victims := own_words.of_others(spoken, followed)):
+        left = own_words.of_who_left(spoken, followed, victims, shows) if not rest else None
+        nobodys = own_words.of_no_rank(spoken, shown.without_rank(), victims, shows) if left is None else None
         if left is not None and not is_consequence(left.info):
             others = [raised for raised in exceptions if raised.index != left.index]
             exceptions = sorted([*others, left], key=lambda raised: raised.index)

@@ -112,11 +112,10 @@ SIGNS: tuple[Sign, ...] = (
     Sign("SignalException: Process "),
     Sign("death signal, shutting down workers"),
 )
-_TELLING = (
-    *(-int(number) for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGQUIT)),
-    *(-int(number) for number in (signal.SIGUSR2, signal.SIGXCPU)),  # LSF's, at a limit
-    None,
-)
+_OF_LSF = (signal.SIGUSR2, signal.SIGXCPU)
+"""What it sends at a limit."""
+_KILLED = (-signal.SIGTERM, -signal.SIGKILL)
+_TELLING = (None, *_KILLED, *(-number for number in (signal.SIGHUP, signal.SIGQUIT, *_OF_LSF)))
 _SHELLS = (137, 143)
 """The same if another launcher passes on a shell's exit code."""
 _ENDING = (signal.SIGTERM, signal.SIGQUIT)
@@ -152,7 +151,7 @@ def _was_told_by_srun(death: Death, attempt: Evidence) -> bool:
     """Whether all ranks that ended were killed, without a message, by an srun that had received a signal."""
     if not attempt.logs_only or death.code is None or in_whole_log(attempt, _SRUN) is None:
         return False
-    killed = all(each.code in _TELLING[:2] and each.exception is None for each in attempt.deaths)
+    killed = all(each.code in _KILLED and each.exception is None for each in attempt.deaths)
     said = (line for line in attempt.agent.log.ending(LEAVING).lines if not _OF_SLURM.match(line))
     return killed and not any(_TROUBLE.search(line) for line in said)
 
