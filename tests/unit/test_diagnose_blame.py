@@ -297,6 +297,14 @@ def test_the_rank_whose_exception_all_ranks_raise_is_named_however_late_it_ended
     assert first_of(verdict) == (1, 1)
     assert verdict.title == "rank 1 raised KeyError in writer.py:8: 'w0'"
     assert [each.rank for each in verdict.collateral] == [2, 0]
+    assert {each.reason for each in verdict.collateral} == {"got the exception of rank 1 from torch"}
+
+
+def test_nobody_says_that_it_was_first_if_torchs_summary_names_another() -> None:
+    agent = AgentEnd(1, summary=(entry(2, "", root=True),))
+    verdict = judge(run(gets_it(2, 100), gets_it(1, 300), agent=agent))
+    [note] = [note for note in verdict.notes if "summary" in note]
+    assert note == "torchrun's summary names rank 2; the exception that all ranks raised is that of rank 1"
 
 
 def test_it_is_named_too_if_it_ran_on_another_node() -> None:

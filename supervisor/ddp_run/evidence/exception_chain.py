@@ -89,12 +89,12 @@ def _all_in(text: str) -> tuple[ExceptionInfo, ...]:
     return tuple(printed.info for index in range(len(lines)) if (printed := at(lines, index)))
 
 
-def failed_ranks(exception: ExceptionInfo) -> tuple[Rank, ...]:
+def failed_ranks(exception: ExceptionInfo | None) -> tuple[Rank, ...]:
     """Return the ranks that it was raised for: torch.distributed.checkpoint raises what failed on one on all of them.
 
     Source: torch/distributed/checkpoint/api.py, CheckpointException.
     """
-    return tuple(Rank(int(rank)) for rank in _OF_A_RANK.findall(exception.traceback))
+    return tuple(map(Rank, map(int, _OF_A_RANK.findall(exception.traceback)))) if exception is not None else ()
 
 
 def of_failed_rank(exception: ExceptionInfo, rank: Rank | None) -> ExceptionInfo | None:

@@ -19,8 +19,10 @@ from ddp_run.judge.first_end import (
     ended_silently,
     finished_first,
     first_end,
+    followed,
     follower,
     how_close,
+    lost_peer,
     missed_by,
     of_death,
     shown_on,
@@ -176,7 +178,7 @@ class _Judgement:
         first = self._first_to_blame(first, judged)
         death = first.death
         others = [item for item in judged if item.death.rank != death.rank]
-        gone = tuple(follower(item.death, _reason(item, first)) for item in others)
+        gone = tuple(follower(item.death, followed(item, first)) for item in others)
         first_failure, own_code = of_death(death), death.code
         if first.finding.culprit is not None:
             first_failure = self._culprit(first.finding.culprit, death)
@@ -194,8 +196,7 @@ class _Judgement:
         """Return the first rank that failed on its own. Adds a note if a different failure may have come before it."""
         index, rivals = first_end([item.death for item in own])
         first = missed_by(own[index], own) if self.attempt.logs_only else own[index]
-        shown = first.death.exception
-        ranks = failed_ranks(shown) if shown is not None else ()
+        ranks = failed_ranks(first.death.exception)
         if ranks and first.death.rank not in ranks:
             return self._on_rank(ranks, first, own)
         self.close = first is not own[index] or (index > 0 and own[index].death.order == UNORDERED)
@@ -285,7 +286,7 @@ class _Judgement:
 
     def _left_early(self, leaver: Death, lost: Sequence[Judged], judged: Sequence[Judged]) -> Verdict:
         first = of_death(leaver)
-        gone = tuple(follower(item.death, _lost_peer(item, f"rank {leaver.rank}")) for item in judged)
+        gone = tuple(follower(item.death, lost_peer(item, f"rank {leaver.rank}")) for item in judged)
         finding = finished_first(leaver.rank, lost[0].finding, [item.death for item in lost])
         verdict = Verdict("failed", 1, first_failure=first, collateral=gone, phase=leaver.phase, step=leaver.step)
         return verdict.with_finding(finding)
@@ -311,6 +312,8 @@ class _Judgement:
             if death.failed_at is not None
             else f"the kernel saw rank {death.rank} exit first"
         )
+        if failed_ranks(death.exception):
+            seen = f"the exception that all ranks raised is that of rank {death.rank}"
         self.notes.append(f"torchrun's summary names rank {root.rank}; {seen}")
 
     def _as_sure_as_the_order(self, verdict: Verdict, judged: Sequence[Judged]) -> Verdict:
@@ -334,15 +337,3 @@ def _type(death: Death) -> str | None:
 
 def _kind(item: Judged) -> tuple[str, str | None, int | None]:
     return item.finding.rule.name, _type(item.death), item.death.code
-
-
-def _lost_peer(item: Judged, who: str) -> str:
-    return f"lost its peer, {who}" if item.finding.rule.consequence else item.reason
-
-
-def _reason(item: Judged, first: Judged) -> str:
-    if item.reason:
-        return _lost_peer(item, first.death.who)
-    if item.finding.rule.name == first.finding.rule.name:
-        return f"failed later the same way as {first.death.who}"
-    return f"failed after {first.death.who}: {item.finding.cause}"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddp_run.evidence.crash_text import crash_of
+from ddp_run.evidence.exception_chain import failed_ranks
 from ddp_run.evidence.model import UNORDERED, Death
 from ddp_run.judge.findings import Judged
 from ddp_run.judge.verdict import Collateral, Confidence, Finding, FirstFailure, Retry
@@ -80,6 +81,23 @@ def of_death(death: Death) -> FirstFailure:
 def follower(death: Death, reason: str) -> Collateral:
     """A rank that failed because another had failed."""
     return Collateral(death.rank, death.code, signal_name(death.code), reason)
+
+
+def lost_peer(item: Judged, who: str) -> str:
+    """Return why a rank ended that followed `who`."""
+    return f"lost its peer, {who}" if item.finding.rule.consequence else item.reason
+
+
+def followed(item: Judged, first: Judged) -> str:
+    """Return why another rank than the first one ended."""
+    if item.reason:
+        return lost_peer(item, first.death.who)
+    ranks = failed_ranks(item.death.exception)
+    if ranks and item.death.rank not in ranks:
+        return f"got the exception of rank {ranks[0]} from torch"
+    if item.finding.rule.name == first.finding.rule.name:
+        return f"failed later the same way as {first.death.who}"
+    return f"failed after {first.death.who}: {item.finding.cause}"
 
 
 def finished_first(rank: Rank | None, lost: Finding, waiting: Sequence[Death]) -> Finding:
