@@ -146,6 +146,15 @@ THREADS = [
         options=("--hang-timeout", "4")),
     _of("threads", "at-exit-code", "at-exit-code", 17, "unknown", phase=(SHUTDOWN,), followers=None),
 ]  # fmt: skip
+
+REPORTS_ITSELF = [
+    _of("reports_itself", how, how, 1, *RAISED, marker=marker, phase=phase, ranks=3, followers=frozenset({0, 2}))
+    for how, marker, phase in (
+        *(("same", "same", (AFTER,)), ("named", "schedule", (AFTER,)), ("quoted", "schedule", (AFTER,))),
+        *(("the-exception", "schedule", (AFTER,)), ("store", "schedule", (None,)), ("waits", "schedule", (None,))),
+        *((f"cleans-up{more}", "schedule", (None,)) for more in ("", "-0", "-stdout")),
+    )
+]
 NOTHING: tuple[None] = (None,)
 HEALTHY = [
     Job(name, words, 0, NOTHING, NOTHING, "-", NOTHING, None, "succeeded")
@@ -226,4 +235,4 @@ GPU = [
 ]  # fmt: skip
 """These need a GPU; one is enough. After an error that no handler cures, NCCL's watchdog may abort the rank first."""
 
-JOBS = (*ARGPARSE, *LOGGING, *TRAINER, *LOADER, *ENGINE, *THREADS, *HEALTHY, *TOGETHER, *STOPS)
+JOBS = (*ARGPARSE, *LOGGING, *TRAINER, *LOADER, *ENGINE, *THREADS, *REPORTS_ITSELF, *HEALTHY, *TOGETHER, *STOPS)

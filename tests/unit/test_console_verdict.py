@@ -78,7 +78,7 @@ FAILED_TEXT = golden(
       --> /data/ddp-run-logs/20261121-081500-a1b2/attempt_1/rank_3/stderr.log:17
        |     raise ValueError(sample)
        | ValueError: bad sample
-       = note: ranks 0-2 exited with code 1 after rank 3 (lost their peer, rank 3); they are not the cause
+       = note: ranks 0-2 exited with code 1 (lost their peer, rank 3); they are not the cause
        = note: not retried: same code, same data
     help: look at the sample that rank 3 had
           or skip it
@@ -127,8 +127,8 @@ WRAPPED = golden(
        |     raise ValueError(sample, of_the_loader, that_nobody, has_looked, at_before, today)
        | ValueError: a sample that nobody expected, and what it holds,
        |     which is a long list of tensors
-       = note: ranks 0-2 exited with code 1 after rank 3 (lost their
-               peer, rank 3); they are not the cause
+       = note: ranks 0-2 exited with code 1 (lost their peer, rank 3);
+               they are not the cause
        = note: not retried: same code, same data
     help: look at the sample that rank 3 had:
           its tensors are of another shape, which nobody has said before
@@ -188,10 +188,10 @@ def test_a_signal_without_python_code() -> None:
         """
         error[DDP401]: rank 3 was killed by SIGKILL (likely)
           --> rank 3 on node-a, killed by SIGKILL, attempt 2
-           = note: ranks 0-2 exited after rank 3 (rank 0 lost its peer, rank 3; ranks 1-2 was stopped); they are not the cause
+           = note: ranks 0-2 exited (rank 0 lost its peer, rank 3; ranks 1-2 was stopped); they are not the cause
            = note: the kernel counted 1 out-of-memory kill on this host
         help: ddp-run rules host-oom   # more on this cause
-        """  # noqa: E501
+        """
     )
 
 
@@ -220,7 +220,7 @@ def test_a_thousand_followers_are_one_note() -> None:
     text = block(replace(FAILED, collateral=others))
     notes = [line for line in text.splitlines() if "= note:" in line]
     assert len(notes) == 1
-    assert "ranks 0-2,4-999 exited with code 1 after rank 3" in notes[0]
+    assert "ranks 0-2,4-999 exited with code 1 (" in notes[0]
     assert notes[0].count("reason") == 3
 
 

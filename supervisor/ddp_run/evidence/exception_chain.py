@@ -123,10 +123,15 @@ def is_own(exception: ExceptionInfo) -> bool:
 
     That is a class of a module that isn't Python's, or one that is raised for anything.
     """
-    frames, name = _frames(exception.traceback), exception.type.rpartition(".")[2]
+    name = exception.type.rpartition(".")[2]
     says_nothing = "." in exception.type or name in _FOR_ANYTHING
-    raised = statement(exception).startswith(f"raise {name}(")
-    return says_nothing and raised and bool(frames) and not is_library(frames[-1][0])
+    return says_nothing and raised_by_program(exception, f"{name}(")
+
+
+def raised_by_program(exception: ExceptionInfo, what: str = "") -> bool:
+    """Whether a `raise` in the program's own code raised it; `what`: how the words after that begin."""
+    frames = _frames(exception.traceback)
+    return bool(frames) and not is_library(frames[-1][0]) and statement(exception).startswith(f"raise {what}")
 
 
 def begins_in_function(exception: ExceptionInfo) -> bool:

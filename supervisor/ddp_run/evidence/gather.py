@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import cast, get_args
 
 from ddp_run.evidence import childfailed, resource_evidence
+from ddp_run.evidence.last_exception import last_exception
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText, Phase
 from ddp_run.evidence.rank_ends import RankEnds
-from ddp_run.evidence.run_files import RunFiles, printed_exception, rank_folder, with_logs
+from ddp_run.evidence.run_files import RunFiles, rank_folder, with_logs
 from ddp_run.evidence.scan import TAIL_BYTES
 from ddp_run.record import file_names
 from ddp_run.record.attempt_events import AttemptEvents, before_restart, last_restart, of_attempt
@@ -160,7 +161,7 @@ def _agent(files: RunFiles, part: AttemptEvents, attempt: int) -> AgentEnd:
     # a SIGKILL for processes that the agent left behind comes after the agent's end
     killed = any(exited is None or e.at <= exited.at for e in kills)
     code, at = (exited.code, exited.at) if exited else (None, None)
-    return AgentEnd(code, log, killed, at, summary, printed_exception(code, log))
+    return AgentEnd(code, log, killed, at, summary, last_exception(code, log))
 
 
 # -------------------------------------------------------------------------------------------- the ranks

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddp_run.evidence import exception_chain, traceback_text
 from ddp_run.evidence.crash_text import code_before_the_dump
+from ddp_run.evidence.last_exception import last_exception
 from ddp_run.evidence.log_tail import read_tail
 from ddp_run.evidence.model import Death, LogText
 from ddp_run.evidence.pasted.raised import starts_a_launcher
 from ddp_run.evidence.scan import TAIL_BYTES
-from ddp_run.evidence.went_on import WentOn
-from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.record import file_names
 from ddp_run.record.events import ExceptionInfo, Rank
 from ddp_run.record.run_folder import open_run_file
@@ -74,7 +72,7 @@ def _of_started(exception: ExceptionInfo, stderr: LogText) -> ExceptionInfo | No
     own = traceback_text.last(stderr.lines) if starts_a_launcher(exception) else None
     if own is None or own.info.type != exception.type:
         return None
-    return printed_exception(None, replace(stderr, lines=stderr.lines[: own.start]))
+    return last_exception(None, replace(stderr, lines=stderr.lines[: own.start]))
 
 
 def _nccl(own: LogText, stdout: LogText) -> LogText:
@@ -89,10 +87,10 @@ def _nccl(own: LogText, stdout: LogText) -> LogText:
 def _cause_of_exit(code: int | None, exception: ExceptionInfo | None, stderr: LogText) -> ExceptionInfo | None:
     """Return the exception; for a plain `sys.exit`, the one that led to it, handled or printed."""
     if exception is None:
-        return printed_exception(code, stderr)
+        return last_exception(code, stderr)
     if exception.type != "SystemExit":
         return exception
-    return exception_chain.before_exit(exception.traceback) or printed_exception(code, stderr) or exception
+    return exception_chain.before_exit(exception.traceback) or last_exception(code, stderr) or exception
 
 
 def _error_file(files: RunFiles, source: str) -> ExceptionInfo | None:
@@ -107,24 +105,3 @@ def _error_file(files: RunFiles, source: str) -> ExceptionInfo | None:
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
     return traceback_text.from_text(callstack) if isinstance(callstack, str) else None
-
-
-def printed_exception(code: int | None, log: LogText) -> ExceptionInfo | None:
-    """Return the exception at the end of a log; None if the log ends with anything else, or a signal ended the rank.
-
-    Earlier exceptions were handled: the program went on and wrote more.
-    """
-    if code is not None and code < 0 and code not in (-signal.SIGINT, -signal.SIGABRT):
-        return None
-    printed = traceback_text.last(log.lines)
-    if printed is None:
-        return None
-    if exception_chain.lost_its_parent(printed.info):
-        parents = printed_exception(code, replace(log, lines=log.lines[: printed.start]))
-        return parents or printed.info
-    if len(log.lines) - printed.end > LAST_WORDS:
-        return None
-    first = max(0, printed.start - LAST_WORDS)
-    went_on = WentOn(log.lines[first:])
-    over = went_on.after(printed.start - first, printed.index - first, printed.end - first)
-    return None if over else printed.info

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ddp_run.evidence import childfailed
-from ddp_run.evidence.exception_chain import failed_ranks
 from ddp_run.evidence.model import UNORDERED, Death, Evidence, Phase
 from ddp_run.judge.catalogue import Cause, load
 from ddp_run.judge.findings import Judged, Rules
@@ -29,6 +28,7 @@ from ddp_run.judge.first_end import (
 )
 from ddp_run.judge.hung import hung
 from ddp_run.judge.order import strongest
+from ddp_run.judge.passed_on import Source, source_of
 from ddp_run.judge.verdict import OF_THE_LAUNCH, OF_THE_NETWORK, Finding, FirstFailure, Layer, Retry, Verdict
 from ddp_run.record.events import Rank
 from ddp_run.values.signals import in_words, shell_code
@@ -91,6 +91,8 @@ class _Judgement:
     notes: list[str]
     close: bool = False
     """Another rank may have failed before the named one."""
+    why: str = ""
+    """Why another rank than the first to end is named."""
 
     def __post_init__(self) -> None:
         self.rules = Rules(self.attempt, self.causes, self.notes)
@@ -123,7 +125,7 @@ class _Judgement:
         if stop is not None and (first is None or not self._failed_before_stop(first, stop)):
             return self._interrupted(stop, judged)
         if first is not None:
-            return self._failed(self._named(first, judged), judged)
+            return self._failed(self._to_blame(first, own, judged), judged)
         if attempt.logs_only and not judged:
             return self._from_text_without_deaths()
         return self._without_own_failure(judged)
@@ -185,6 +187,8 @@ class _Judgement:
             gone = tuple(each for each in gone if each.rank != first.finding.culprit)
             # if the culprit has no exit code, use the code of the rank that reports it
             own_code = death.code if first_failure.exit_code is None else first_failure.exit_code
+        elif own_code is None and self.why:
+            own_code = next((each.exit_code for each in gone if (each.exit_code or 0) > 0), None)
         code = None if self.attempt.logs_only and own_code is None else shell_code(own_code) or 1
         verdict = Verdict("failed", code, first_failure=first_failure, collateral=gone)
         self._cross_check(death)
@@ -193,12 +197,17 @@ class _Judgement:
         return replace(verdict, confidence="likely") if self.close and verdict.confidence == "certain" else verdict
 
     def _first(self, own: Sequence[Judged]) -> Judged:
-        """Return the first rank that failed on its own. Adds a note if a different failure may have come before it."""
+        """Return the first rank that failed on its own."""
+        index, _rivals = first_end([item.death for item in own])
+        return missed_by(own[index], own) if self.attempt.logs_only else own[index]
+
+    def _to_blame(self, first: Judged, own: Sequence[Judged], judged: Sequence[Judged]) -> Judged:
+        """Return the rank whose failure the first one passes on, or the first one itself. Adds a note if a different
+        failure may have come before it."""
+        source = source_of(first, judged, self.rules)
+        if source is not None:
+            return self._passed_on(source)
         index, rivals = first_end([item.death for item in own])
-        first = missed_by(own[index], own) if self.attempt.logs_only else own[index]
-        ranks = failed_ranks(first.death.exception)
-        if ranks and first.death.rank not in ranks:
-            return self._on_rank(ranks, first, own)
         self.close = first is not own[index] or (index > 0 and own[index].death.order == UNORDERED)
         unlike = [own[rival] for rival in rivals if _kind(own[rival]) != _kind(first)]
         if unlike:
@@ -206,15 +215,11 @@ class _Judgement:
             self.notes.append(how_close([first.death, *(item.death for item in unlike)]))
         elif rivals and first.death.failed_at is None:  # the cause is the same, whichever was first
             self.notes.append(how_close([first.death, *(own[rival].death for rival in rivals)]))
-        return first
+        return self._named(first, judged)
 
-    def _on_rank(self, ranks: Sequence[Rank], first: Judged, own: Sequence[Judged]) -> Judged:
-        """Return the first of these ranks that failed, or if none of them is known here, what the first one shows."""
-        known = next((item for item in own if item.death.rank in ranks), None)
-        if known is not None:
-            return known
-        told = self.rules.judge(replace(first.death, rank=ranks[0]))
-        return replace(first, finding=replace(told.finding, culprit=ranks[0]))
+    def _passed_on(self, source: Source) -> Judged:
+        self.why, self.close = source.why, not source.sure
+        return source.item
 
     def _first_to_blame(self, first: Judged, judged: Sequence[Judged]) -> Judged:
         """Follow a chain of blame: if rank 2 blames rank 0, and rank 0 blames rank 1, rank 1 is meant."""
@@ -241,6 +246,9 @@ class _Judgement:
         """Return the verdict if only consequences are known: of a rank that exited with 0, of an outside event, of
         nothing."""
         lost = [item for item in judged if item.finding.rule.consequence]
+        source = source_of(lost[0], judged, self.rules) if lost else None
+        if source is not None:
+            return self._failed(self._passed_on(source), judged)
         leaver = self._culprit_that_left(lost, judged)
         if leaver is not None:
             return self._left_early(leaver, lost, judged)
@@ -303,18 +311,17 @@ class _Judgement:
     # ----------------------------------------------------------------------------------- cross-checks
 
     def _cross_check(self, death: Death) -> None:
-        """Add a note if torch's summary names another rank than the stamps do; never follow it silently."""
+        """Add a note if another rank ended first, or is named by torch's summary; never follow that silently."""
         root = next((entry for entry in self.attempt.agent.summary if entry.root), None)
-        if root is None or root.rank == death.rank or death.order == UNORDERED:
-            return
-        seen = (
+        if root is not None and (root.rank == death.rank or death.order == UNORDERED):
+            root = None
+        seen = self.why or (
             f"rank {death.rank} reported its failure first"
             if death.failed_at is not None
             else f"the kernel saw rank {death.rank} exit first"
         )
-        if failed_ranks(death.exception):
-            seen = f"the exception that all ranks raised is that of rank {death.rank}"
-        self.notes.append(f"torchrun's summary names rank {root.rank}; {seen}")
+        if root is not None or self.why:
+            self.notes.append(f"torchrun's summary names rank {root.rank}; {seen}" if root is not None else seen)
 
     def _as_sure_as_the_order(self, verdict: Verdict, judged: Sequence[Judged]) -> Verdict:
         """Reduce the confidence if the order is unknown. Without stamps, failures within a second cannot be ordered.

@@ -247,10 +247,8 @@ def _collateral(verdict: Verdict) -> str:
         told += ["…"] if len(reasons) > len(shown) else []
         why = f" ({'; '.join(told)})" if told else ""
     one = len(ranks) == 1
-    first = verdict.first_failure
-    cause = "" if first is None else " as well" if first.rank is None else f" after rank {first.rank}"
-    who = _ranks(ranks, other=first is not None)
-    return f"{who} {_ended(verdict.collateral)}{cause}{why}; {'it is' if one else 'they are'} not the cause"
+    who = _ranks(ranks, other=verdict.first_failure is not None)
+    return f"{who} {_ended(verdict.collateral)}{why}; {'it is' if one else 'they are'} not the cause"
 
 
 def _ended(collateral: tuple[Collateral, ...]) -> str:

@@ -1,0 +1,110 @@
+"""Finds the rank whose failure the first end only passes on: a rank may tell its peers, and leave after them. Pure.
+
+Torch's checkpoints raise what failed on one rank on all of them. Programs do the same by a broadcast or the store. Or a
+rank logs its exception and cleans up, while its peers lose it or wait for it, and end first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ddp_run.evidence.exception_chain import chain, failed_ranks, raised_by_program, statement, words_of
+from ddp_run.evidence.last_exception import last_exception
+from ddp_run.evidence.model import Death
+from ddp_run.judge.findings import Judged, Rules
+from ddp_run.record.events import ExceptionInfo, Rank
+
+_RANK = re.compile(r"(?i)\brank[ _:=#]{0,2}(\d{1,9})\b")
+_RAISED_AGAIN = re.compile(r"raise [\w.\[\]'\"]{1,200}(?: from None)?$")
+"""A variable, not a class: what was caught or received before."""
+_TELLING = 12
+"""An exception's words that are at least this long are recognised without its class."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The failure that was passed on, and a clause that says how this is known."""
+
+    item: Judged
+    why: str
+    sure: bool
+
+
+def source_of(first: Judged, judged: Sequence[Judged], rules: Rules) -> Source | None:
+    """Return the failure that the first end only passes on; None if it is that of the rank itself."""
+    ranks, raised, who = failed_ranks(first.death.exception), first.death.exception, first.death.who
+    if ranks:
+        return None if first.death.rank in ranks else _by_torch(ranks, first, judged, rules)
+    others = [item for item in judged if item.death.rank not in (None, first.death.rank)]
+    if only_followed(first):
+        found = () if rules.attempt.logs_only else _shown_by_others(others, rules)
+        why = f"{who} only lost its peer or waited, and {{}} had logged its own exception"
+        return next((Source(item, why.format(item.death.who), sure=False) for item in found), None)
+    if raised is None or not raised_by_program(raised):
+        return None
+    own = [item for item in others if not item.reason and not only_followed(item)]
+    for sure in (True, False):
+        for item in (*own, *_shown_by_others(others, rules)):
+            if tells_of(first.death, item.death) is sure:
+                return Source(item, f"the exception of {who} reports that of {item.death.who}", sure)
+    return None
+
+
+def only_followed(item: Judged) -> bool:
+    """Whether this shows nothing but that another rank was lost, or awaited in vain."""
+    return item.finding.rule.consequence or item.finding.rule.end == "waited"
+
+
+def tells_of(death: Death, other: Death) -> bool | None:
+    """Whether the exception of one rank reports that of another: True if it is certain, None if it does not."""
+    raised, source = death.exception, other.exception
+    if raised is None or source is None:
+        return None
+    named = _ranks(raised) - {death.rank} == {other.rank}
+    if words_of(raised) == words_of(source):
+        again = _RAISED_AGAIN.match(statement(raised)) and not _RAISED_AGAIN.match(statement(source))
+        return True if named or again else None
+    own = {words_of(link) for link in chain(raised)}
+    quoted = any(words_of(link) not in own and _quotes(raised.message, link) for link in chain(source))
+    if quoted:
+        return named
+    return False if named and death.rank not in _ranks(source) else None
+
+
+def _by_torch(ranks: Sequence[Rank], first: Judged, judged: Sequence[Judged], rules: Rules) -> Source:
+    """Return the first of these ranks that failed, or if none of them is known here, what the first one shows."""
+    known = next((item for item in judged if not item.reason and item.death.rank in ranks), None)
+    if known is None:
+        told = rules.judge(replace(first.death, rank=ranks[0]))
+        known = replace(first, finding=replace(told.finding, culprit=ranks[0]))
+    rank = ranks[0] if known.finding.culprit is not None else known.death.rank
+    return Source(known, f"the exception that all ranks raised is that of rank {rank}", sure=True)
+
+
+def _shown_by_others(others: Sequence[Judged], rules: Rules) -> Iterator[Judged]:
+    """Return the failures that ranks had logged which then left with 0, or were stopped with the job.
+
+    How far they had come by then, and the code that they would have left with, are unknown.
+    """
+    for death in (*(item.death for item in others if item.reason), *rules.attempt.clean_exits):
+        logs = (death.stderr, death.stdout) if death.exception is None else ()
+        log, raised = next(((log, raised) for log in logs if (raised := last_exception(None, log))), (None, None))
+        if log is not None:
+            code = None if -(death.code or 0) in death.signals_sent else death.code
+            failed = replace(death, exception=raised, code=code, phase=None, signals_sent=(), stderr=log)
+            found = rules.judge(failed)
+            if not found.reason and not only_followed(found):
+                yield found
+
+
+def _ranks(raised: ExceptionInfo) -> set[int | None]:
+    return {int(number) for number in _RANK.findall(raised.message)}
+
+
+def _quotes(message: str, link: ExceptionInfo) -> bool:
+    """Whether the message has the exception's words: as `Class: words`, as Python shows it, or alone."""
+    name, words = link.type.rpartition(".")[2], words_of(link)[1]
+    forms = (f"{name}: {words}", f"{name}({words})", f"{name}({words!r})", *([words] if len(words) >= _TELLING else ()))
+    return any(form in message for form in forms)

@@ -1,0 +1,229 @@
+"""A rank that tells of its failure and leaves after those it told: which rank is named, by values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.test_diagnose import SECOND, death, leaver, log, lost_peer, named, run
+
+from ddp_run.evidence.model import Death, Evidence, LogText
+from ddp_run.judge.diagnose import judge
+from ddp_run.record.events import ExceptionInfo, MonotonicNs
+
+LIBRARY = "/venv/lib/python3.11/site-packages/torch/utils/data/dataset.py"
+
+
+def traceback(statement: str, said: str, file: str = "/home/user/train.py", before: str = "") -> str:
+    head = f"{before}Traceback (most recent call last):\n"
+    return f'{head}  File "{file}", line 42, in main\n    {statement}\n{said}'
+
+
+def raised(rank: int, at: int, statement: str, said: str, **more: str) -> Death:
+    """A rank whose program raised `said` (`Type: message`) by this statement, and then exited with 1."""
+    name, _, message = said.partition(": ")
+    text = traceback(statement, said, **more)
+    exception = ExceptionInfo(name, message, more.get("file", "/home/user/train.py"), 42, "main", text)
+    ended = death(rank, 1, at + 20_000_000, failed=at, stderr=log(*text.split("\n")))
+    return replace(ended, exception=exception)
+
+
+def logged(rank: int, died: int, *lines: str, said: str = "KeyError: 'cosine'", stdout: bool = False) -> Death:
+    """A rank that logged an exception, and was stopped with the job."""
+    text = log("ERROR:train:training failed", *traceback('x = d["cosine"]', said).split("\n"), *lines)
+    told = death(rank, -15, died, sent=(15,), stderr=log() if stdout else text)
+    return replace(told, stdout=text if stdout else log(), phase="shutdown")
+
+
+def waited(rank: int, at: int) -> Death:
+    said = "torch.distributed.DistStoreError: wait timeout after 1000ms, keys: /default_pg/0//ready"
+    return raised(rank, at, "store.wait(keys)", said)
+
+
+NOT_READ = "rank 0 could not read the config: KeyError: 'lr'"
+TYPED = "raise SetupFailed(said)"
+OWN = traceback('lr = config["lr"]', "KeyError: 'lr'")
+WHILE = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
+FROM = "\n\nThe above exception was the direct cause of the following exception:\n\n"
+
+PASSED_ON = [
+    pytest.param(
+        raised(1, 100, TYPED, f"SetupFailed: {NOT_READ}"),
+        raised(0, 900, TYPED, f"SetupFailed: {NOT_READ}"),
+        "certain",
+        id="all raise the same words, which name one of them",
+    ),
+    pytest.param(
+        raised(1, 100, TYPED, f"SetupFailed: {NOT_READ}"),
+        raised(0, 900, TYPED, f"SetupFailed: {NOT_READ}", before=OWN + FROM),
+        "certain",
+        id="and what it came of is known",
+    ),
+    pytest.param(
+        raised(1, 100, "raise error", "ValueError: bad header"),
+        raised(0, 900, 'raise ValueError("bad header")', "ValueError: bad header"),
+        "certain",
+        id="the exception itself was sent",
+    ),
+    pytest.param(
+        raised(1, 100, 'raise RuntimeError(f"{who} has failed")', "RuntimeError: rank 0: KeyError('lr')"),
+        raised(0, 900, 'lr = config["lr"]', "KeyError: 'lr'"),
+        "certain",
+        id="named, and quoted as Python shows it",
+    ),
+    pytest.param(
+        raised(1, 100, 'raise RuntimeError("x")', "RuntimeError: a peer gave up: KeyError: 'lr'"),
+        raised(0, 900, 'lr = config["lr"]', "KeyError: 'lr'"),
+        "likely",
+        id="quoted, not named",
+    ),
+    pytest.param(
+        raised(1, 100, 'raise RuntimeError("x")', "RuntimeError: [rank 1] leaving, as rank 0 has no samples"),
+        raised(0, 900, 'lr = config["lr"]', "KeyError: 'lr'"),
+        "likely",
+        id="named, not quoted",
+    ),
+    pytest.param(
+        raised(1, 100, 'raise PeerFailed("x")', "PeerFailed: rank 0 failed with KeyError: 'cosine'"),
+        logged(0, 9 * SECOND),
+        "certain",
+        id="the one that is named was stopped before it left",
+    ),
+    pytest.param(lost_peer(1, 100), logged(0, 9 * SECOND), "likely", id="the others lost it while it cleaned up"),
+    pytest.param(
+        lost_peer(1, 100), logged(0, 9 * SECOND, "INFO:train:closing 3 files"), "likely", id="which it tells of"
+    ),
+    pytest.param(lost_peer(1, 100), logged(0, 9 * SECOND, stdout=True), "likely", id="its log goes to stdout"),
+    pytest.param(waited(1, 100), logged(0, 9 * SECOND), "likely", id="the others waited for it"),
+]
+
+
+@pytest.mark.parametrize(("first", "source", "confidence"), PASSED_ON)
+def test_the_rank_whose_failure_was_passed_on_is_named(first: Death, source: Death, confidence: str) -> None:
+    evidence = run(first, source, death(2, -15, 8 * SECOND, sent=(15,)))
+    verdict = judge(evidence)
+    assert named(evidence) == ("python-exception", 0, 1)
+    assert verdict.confidence == confidence
+    assert verdict.first_failure is not None
+    assert verdict.first_failure.exception is not None
+    assert [each.rank for each in verdict.collateral] == [1, 2]
+
+
+TOLD_TO = raised(0, 900, 'lr = config["lr"]', "KeyError: 'lr'")
+ITS_OWN = [
+    pytest.param(
+        raised(1, 100, 'raise ValueError("x")', "ValueError: expected 4 values from rank 0, got 3"),
+        death(0, -15, 900, sent=(15,)),
+        id="the one that it names has not failed",
+    ),
+    pytest.param(
+        raised(1, 100, 'raise ValueError("x")', "ValueError: checksum of rank 0 differs"),
+        raised(0, 900, 'raise ValueError("x")', "ValueError: checksum of rank 1 differs"),
+        id="both name each other",
+    ),
+    pytest.param(
+        raised(
+            1, 100, 'raise RuntimeError("x") from error', "RuntimeError: no rate: KeyError: 'lr'", before=OWN + FROM
+        ),
+        TOLD_TO,
+        id="it quotes what it had caught itself",
+    ),
+    pytest.param(
+        raised(1, 100, 'raise RuntimeError("x")', "RuntimeError: ranks 0 and 2 differ: rank 0 has 4, rank 2 has 3"),
+        TOLD_TO,
+        id="it names several",
+    ),
+    pytest.param(
+        raised(1, 100, "item = self.items[index]", "IndexError: rank 0 has no item 5", file=LIBRARY),
+        TOLD_TO,
+        id="a library says it",
+    ),
+    pytest.param(
+        raised(1, 100, 'raise ValueError("bad header")', "ValueError: bad header"),
+        raised(0, 900, 'raise ValueError("bad header")', "ValueError: bad header"),
+        id="the same words, which name nobody",
+    ),
+    pytest.param(
+        raised(1, 100, 'raise RuntimeError("x")', "RuntimeError: rank 0 is gone"),
+        lost_peer(0, 900),
+        id="the one that it names lost it",
+    ),
+    pytest.param(
+        raised(1, 100, 'raise ValueError("x")', "ValueError: no such shard"),
+        logged(0, 9 * SECOND),
+        id="another one logged something else",
+    ),
+]
+
+
+@pytest.mark.parametrize(("first", "other"), ITS_OWN)
+def test_a_rank_that_failed_itself_stays_named(first: Death, other: Death) -> None:
+    evidence = run(first, other)
+    assert named(evidence)[1] == 1
+    assert judge(evidence).confidence == "certain"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(death(0, -15, 9 * SECOND, sent=(15,)), id="it logged nothing"),
+        pytest.param(
+            logged(0, 9 * SECOND, *(f"step {step}: loss 0.{step}" for step in range(12))), id="it went on after that"
+        ),
+        pytest.param(
+            logged(0, 9 * SECOND, said=f"RuntimeError: {lost_peer(0, 1).exception.message}"),  # type: ignore[union-attr]
+            id="it lost a peer, too",
+        ),
+    ],
+)
+def test_of_ranks_that_only_followed_none_is_made_the_cause(other: Death) -> None:
+    stderr = other.stderr
+    if "RuntimeError" in "".join(stderr.lines):  # raised below torch's own frames
+        lines = tuple(line.replace("/home/user/train.py", "/x/torch/distributed/c10d.py") for line in stderr.lines)
+        other = replace(other, stderr=LogText(stderr.source, lines))
+    assert named(run(lost_peer(1, 100), other))[:2] == ("peer-died", 1)
+
+
+def test_a_rank_that_logged_its_exception_and_left_with_0_is_named_with_it() -> None:
+    text = traceback('x = d["cosine"]', "KeyError: 'cosine'").split("\n")
+    left = replace(leaver(0, 90), stderr=log("ERROR:train:training failed", *text))
+    evidence = run(lost_peer(1, 100), clean_exits=(left,))
+    assert named(evidence) == ("python-exception", 0, 1)
+    assert judge(evidence).first_failure.exit_code == 0  # type: ignore[union-attr]
+
+
+def test_a_rank_that_failed_itself_comes_before_one_that_logged_an_exception() -> None:
+    failed = death(2, 3, 700, failed=600, raised="ValueError", message="bad")
+    assert named(run(lost_peer(1, 100), failed, logged(0, 9 * SECOND)))[1:] == (2, 3)
+
+
+def test_what_is_told_of_the_others_and_of_the_order() -> None:
+    """Those that ended before are not said to have ended later."""
+    told = raised(1, 100, TYPED, f"SetupFailed: {NOT_READ}")
+    source = raised(0, 900, TYPED, f"SetupFailed: {NOT_READ}")
+    verdict = judge(run(told, source, waited(2, 200), raised(3, 950, 'raise ValueError("x")', "ValueError: late")))
+    assert [(each.rank, each.reason) for each in verdict.collateral] == [
+        (1, "reported the failure of rank 0"),
+        (2, "waited in vain"),
+        (3, "failed after rank 0: rank 3 raised ValueError in train.py:42: late"),
+    ]
+    assert "the exception of rank 1 reports that of rank 0" in verdict.notes
+
+
+def test_the_phase_of_a_logged_exception_is_unknown_and_the_log_is_the_one_that_shows_it() -> None:
+    """The rank had gone on to clean up by the time at which its phase was last seen."""
+    verdict = judge(run(lost_peer(1, 100), logged(0, 9 * SECOND, stdout=True)))
+    assert verdict.phase is None
+    assert verdict.first_failure is not None
+    assert (verdict.first_failure.exit_code, verdict.first_failure.signal) == (None, None)
+    assert [quote.text for quote in verdict.evidence][-1] == "KeyError: 'cosine'"
+
+
+def test_a_job_that_was_stopped_stays_interrupted() -> None:
+    evidence = run(lost_peer(1, 300), logged(0, 9 * SECOND), stop_signal=15, stop_at=MonotonicNs(50))
+    assert judge(evidence).outcome == "interrupted"
+
+
+def test_a_text_does_not_show_who_was_stopped() -> None:
+    evidence: Evidence = run(lost_peer(1, 100), logged(0, 9 * SECOND), logs_only=True)
+    assert named(evidence)[0] == "peer-died"
