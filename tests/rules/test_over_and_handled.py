@@ -527,3 +527,49 @@ def test_what_a_chain_handled_before_its_last_link_is_less_sure() -> None:
     assert explain(refused + during + denied + direct + last).confidence == "likely"
     found = explain(refused + direct + last)
     assert (found.cause, found.confidence) == ("checkpoint-mismatch", "certain")
+
+
+def test_where_a_scheduler_or_a_shell_says_that_it_ended_well() -> None:
+    lost = "slurmstepd: error: *** JOB 9 ON n1 CANCELLED AT 2024-08-23T07:41:30 DUE TO NODE FAILURE ***\n"
+    caught = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n" + HERE.format(3)
+    caught += "    fit(32)\nRuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED\nbatch 16 fits\n"
+    for told in ("epilog: job=9 state=COMPLETED\n", "JobId=9 JobState=COMPLETED Reason=None\n"):
+        assert answer(f"{lost}{STEPS}{told}") == (None, None)
+        assert answer(f"{lost}{told.replace('COMPLETED', 'NODE_FAIL')}")[0] == "failed"
+        assert answer(f"{told}{lost}{told.replace('COMPLETED', 'FAILED')}")[0] == "failed"
+    for told in ("me@n1:~$ echo $?\n0\n", "fit.sh: finished, status 0\n", "done (exit code 0)\n"):
+        assert answer(caught + told) == (None, None)
+    for told in ("me@n1:~$ echo $?\n1\n", "fit.sh: finished, status 10\n", "0\n"):
+        assert answer(caught + told)[0] == "failed"
+    found = explain(f"{OOM}fit.sh: finished, status 0\n")  # of a pipe, maybe
+    assert (found.cause, found.confidence) == ("cuda-oom", "likely")
+    assert explain(f"{OOM}fit.sh: finished, status 9\n").confidence == "certain"
+
+
+def test_a_report_of_what_was_raised_from_another_fails_too() -> None:
+    cause = 'Traceback (most recent call last):\n  File "/v/site-packages/tokens/load.py", line 7, in load\n'
+    cause += "ImportError: libcudart.so.11.0: cannot open shared object file: No such file or directory\n"
+    caught = FIT.replace("[rank{0}]: ", "").format("", 40) + "fit.data.BrokenSet: no tokens\n"
+    saving = FIT.replace("[rank{0}]: ", "").format("", 44) + "PermissionError: [Errno 13] Permission denied: '/err'\n"
+    direct = "\nThe above exception was the direct cause of the following exception:\n\n"
+    assert answer(cause + direct + caught + AFTER + saving)[1] == answer(cause + direct + caught)[1]
+    inside = caught.replace("<module>", "tokens")
+    assert answer(cause + direct + inside + AFTER + saving.replace("<module>", "tokens"))[1] == "permission-denied"
+
+
+@pytest.mark.parametrize(
+    ("head", "rank"),
+    [
+        pytest.param("===== out/rank{0}.err =====", 2, id="a path"),
+        pytest.param("=== rank_{0}.log ===", 2, id="a name"),
+        pytest.param("==== step {0} ====", 0, id="no file"),
+        pytest.param("=== run{0}.log ===", 0, id="no rank"),
+    ],
+)
+def test_a_file_that_a_script_names_may_name_its_rank(head: str, rank: int) -> None:
+    """Else it's the agent's first."""
+    steps = "".join(f"it {step} loss {1 / step:.3f}\n" for step in range(1, 4))
+    agent = head.replace("rank", "agent").format(9)
+    found = explain(f"{head.format(0)}\n{steps}{head.format(2)}\n{HERE.format(3)}KeyError: 'uid'\n{agent}\n{EXITED}")
+    assert found.first_failure is not None
+    assert found.first_failure.rank == rank

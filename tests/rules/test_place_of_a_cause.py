@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -201,6 +202,21 @@ def test_the_drivers_report_about_another_process_is_no_evidence() -> None:
         assert [quote.text[37:49] for quote in quotes if quote.source == "kernel"] == shown
         quotes = judge(Evidence(deaths=(death,), kernel=kernel)).evidence  # of another pid namespace
         assert [quote.text[37:49] for quote in quotes if quote.source == "kernel"] == ["13, pid=1342"]
+
+
+def test_the_rank_is_named_whose_process_the_drivers_report_names() -> None:
+    """Its peers wait for it, and end first."""
+    xid = "[ 7.1] NVRM: Xid (PCI:0000:3b:00): 79, pid=52, name=python, GPU has fallen off the bus."
+    lost = from_text(raised(9, "step", "torch.AcceleratorError: CUDA error: unspecified launch failure\n"))
+    waited = [Death(Rank(r), pid=50 + r, code=1, failed_at=MonotonicNs(5), exception=lost) for r in (0, 1)]
+    ends = (*waited, Death(Rank(2), pid=52, code=-9, died_at=MonotonicNs(9), signals_sent=(9,)))
+    run = Evidence(deaths=ends, kernel=LogText("kernel", (xid,), None), kernel_pids=True)
+    found = judge(run)
+    assert found.first_failure is not None
+    assert (found.cause, found.first_failure.rank) == ("gpu-hardware", 2)
+    assert "rank 2" in (found.title or "")
+    other = replace(run, kernel_pids=False)  # of another pid namespace
+    assert judge(other).first_failure.rank == 0  # type: ignore[union-attr]
 
 
 def test_a_failed_check_without_words() -> None:

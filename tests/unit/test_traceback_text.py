@@ -114,7 +114,7 @@ ValueError: bad sample
 
 def test_the_reason_for_a_sys_exit(tmp_path: Path) -> None:
     program = "import sys\ntry:\n    open('/nonexistent')\nexcept OSError as e:\n    raise RuntimeError('x') from e\n"
-    info = exception_chain.before_exit("\n".join(printed(tmp_path, program)))
+    info = exception_chain.before_last("\n".join(printed(tmp_path, program)))
     assert info is not None
     assert (info.type, info.line) == ("FileNotFoundError", 3)
 

@@ -266,8 +266,9 @@ def _shown_frames(text: str) -> list[re.Match[str]]:
     return [frame for line in lines[begin:] if (frame := FRAME.match(line))]
 
 
-def before_exit(text: str) -> ExceptionInfo | None:
-    """Return the exception shown before the last one in a chained traceback: why a program called `sys.exit`."""
+def before_last(text: str) -> ExceptionInfo | None:
+    """Return the exception shown before the last one in a chained traceback: what the program was handling, for example
+    as it called `sys.exit`."""
     lines = text.splitlines()
     chain = [index for index, line in enumerate(lines) if CHAIN.search(line)]
     return from_text("\n".join(lines[: chain[-1]])) if chain else None

@@ -90,7 +90,7 @@ def _cause_of_exit(code: int | None, exception: ExceptionInfo | None, stderr: Lo
         return last_exception(code, stderr)
     if exception.type != "SystemExit":
         return exception
-    return exception_chain.before_exit(exception.traceback) or last_exception(code, stderr) or exception
+    return exception_chain.before_last(exception.traceback) or last_exception(code, stderr) or exception
 
 
 def _error_file(files: RunFiles, source: str) -> ExceptionInfo | None:

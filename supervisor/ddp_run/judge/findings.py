@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from ddp_run.evidence.exception_chain import begins_at_module, handled, in_exit, in_removal
+from ddp_run.evidence.exception_chain import before_last, begins_at_module, handled, in_exit, in_removal
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.catalogue import NAMELESS, Cause
 from ddp_run.judge.order import strongest
@@ -44,7 +44,7 @@ class Rules:
         before = _before_its_handler(death, expected=best is not None and best.rule.consequence)
         own = self._best(before) if best is not None and before is not None else None
         if best and before and own and not (own.rule.consequence or own.rule.end == "after"):
-            same, blamed = own.rule is best.rule, self._only_followed(death, best, before, own)
+            same, blamed = own.rule is best.rule, self._only_followed(death, best, own)
             death, best = (before, own) if blamed else (death, best)
             if best.confidence == "certain" and (blamed or not (same or own.rule.general)):
                 # programs also raise on purpose what they handle
@@ -53,13 +53,14 @@ class Rules:
             best = Finding(NAMELESS, f"{death.who} exited", confidence="unknown")
         return Judged(_as_found(death, best), best, self._why_collateral(death, best))
 
-    def _only_followed(self, death: Death, best: Finding, before: Death, own: Finding) -> bool:
-        """Whether the exception that ended a rank came of the one that it was handling (`before`), which is `own`: a
-        clean-up that fails, too, or finds its peers gone, or a report of the failure that doesn't get through."""
+    def _only_followed(self, death: Death, best: Finding, own: Finding) -> bool:
+        """Whether the exception that ended a rank came of the one that it was handling, which is `own`: a clean-up that
+        fails, too, or finds its peers gone, or a report of the failure that doesn't get through."""
         if own.rule is best.rule:
             return own.rule.general and death.exception is not None and in_exit(death.exception)
         lost = best.rule.consequence and not self._peer_ended(death)
-        last_resort = before.exception is not None and begins_at_module(before.exception)
+        caught = before_last(death.exception.traceback) if death.exception is not None else None
+        last_resort = caught is not None and begins_at_module(caught)
         removed = death.exception is not None and in_removal(death.exception)
         return last_resort or lost or removed or best.rule.end == "after" or own.rule.end == "sticky"
 

@@ -99,6 +99,7 @@ def as_sure_as_the_text(verdict: Verdict, end: LogEnd) -> Verdict:
         any(_speaks_of_another(sign, rule, exception, begun) for sign in end.signs)
         or (exception is not None and not (exception.file or exception.traceback))  # only the program's own words
         or end.of_another_service(told)
+        or end.left_with_0_after(told)
         or rule.end == "waited"  # it can't know why the others didn't come
         or (rule.code.startswith(OF_THE_NETWORK) and rule.unlike == "together" and _REFUSED.search(told_by) is not None)
     )

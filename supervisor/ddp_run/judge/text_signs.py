@@ -152,6 +152,10 @@ class LogEnd:
         """Whether a job wrote much after this line of the only log, which reports an end."""
         return len(set(self.spoken.sources)) == 1 and self._went_on.after_stop(self._place(line))
 
+    def left_with_0_after(self, line: int) -> bool:
+        """Whether what started the program says below this line that it exited with 0."""
+        return got_over.told_of_0(self.spoken) > self._place(line)
+
     def _place(self, line: int) -> int:
         return max((index for index, number in enumerate(self.spoken.numbers) if number <= line), default=-1)
 

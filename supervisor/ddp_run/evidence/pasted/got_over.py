@@ -46,8 +46,13 @@ _WITH_0 = re.compile(
     r"|return(?:ed|s)?(?: code)?|rc)"
     r"[ :=]{1,3}0\b(?![.:\d])|\bProcess \d{1,9} exits successfully\b"  # DeepSpeed's launch.py
     r"|\bReporting training SUCCESS\b"  # SageMaker's
+    r"|\b(?:done|ended|finished)\W{0,3}(?:with )?(?:exit )?(?:code|status)[ :=]{1,3}0\b"
 )
 """What started the program says how it ended."""
+_ASKED = re.compile(r"(?:^|[\s;])echo \$\?\s*$")
+"""A shell's prompt; the code is in the next line."""
+_STATE = re.compile(r"[Ss]tate[:=] ?(?P<state>[A-Z_]{4,20})\b")
+"""A job's, as schedulers and their prologs and epilogs print it."""
 
 _NO_PORT = "server socket has failed to listen"
 _OF_AGENT = "torch/distributed/elastic/rendezvous/"
@@ -69,8 +74,11 @@ def until(spoken: SpokenText) -> int:
         last = {row["job"] or index: row["state"] for index, row in rows}
         if rows and set(last.values()) == {"COMPLETED"}:
             return rows[-1][0] + 1
+        states = [(index, hit["state"]) for index, line in enumerate(spoken.lines) if (hit := _STATE.search(line))]
+        if states and states[-1][1] == "COMPLETED":
+            return states[-1][0] + 1
     passed = [index for index, line in enumerate(spoken.lines) if _TESTS in line and _PASSED.search(line)]
-    failed, told_0 = _failed_ranks(spoken), _told_of_0(spoken)
+    failed, told_0 = _failed_ranks(spoken), told_of_0(spoken)
     reported = max(failed, default=-1)
     again = _ran_again(spoken, reported, told_0) if reported >= 0 else _left_with_0(spoken, told_0)
     begun = started_again.at(spoken, failed | _ends(spoken))
@@ -88,10 +96,12 @@ def _left_with_0(spoken: SpokenText, told: int) -> int:
     return told + 1 if caught and not any(map(is_native, spoken.lines)) else 0
 
 
-def _told_of_0(spoken: SpokenText) -> int:
+def told_of_0(spoken: SpokenText) -> int:
     """Return the index of a last line that says that the program exited with 0; -1 if none does."""
-    first = max(0, len(spoken.lines) - VERY_LAST)
-    return next((k for k in range(len(spoken.lines) - 1, first - 1, -1) if _WITH_0.search(spoken.lines[k])), -1)
+    lines = spoken.lines
+    last = range(len(lines) - 1, max(0, len(lines) - VERY_LAST) - 1, -1)
+    shown = (k for k in last if _WITH_0.search(lines[k]) or (lines[k].strip() == "0" and _ASKED.search(lines[k - 1])))
+    return next(shown, -1)
 
 
 def _restarted(spoken: SpokenText) -> int:

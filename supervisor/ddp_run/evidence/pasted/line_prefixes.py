@@ -54,7 +54,10 @@ _QUOTES = re.compile(r"\b(?:INFO|DEBUG)\b[^\n]{0,200}[\s:(=]['\"`]\W{0,3}\w{0,20
 """Before a rank's name: a logger shows what another program once wrote."""
 _HEAD = re.compile(r"\bRank \d{1,9}\]:?\s{0,9}$")
 _HEAD_CHARS = 40
-_FILE = re.compile(r"==> (?P<file>[^<\n]{1,1000}) <==\s*$")
+_FILE = re.compile(
+    r"==> (?P<file>[^<\n]{1,1000}) <==\s*$|={3,80} ?(?P<section>[\w./\-]{1,400}[./][\w.\-]{1,100}) ?={3,80}\s*$"
+)
+_FILES = ("==> ", "===")
 _AGENT = re.compile(
     r"(?:[WEIDF]\d{4} [\d:.]+ .*?torch/distributed/|(?:WARNING|ERROR|INFO|DEBUG):torch\.distributed\."
     r"|\] torch\.distributed\.(?=\S+: \[(?:WARNING|ERROR|INFO)\]))(?:run|launch|launcher|elastic|rendezvous)\b"
@@ -130,7 +133,7 @@ def assign(lines: Sequence[str], most_named: int = 1 << 20) -> tuple[list[str], 
     """
     whole = "\n".join(lines)
     texts, places, before = _unwrapped(lines, "]<std" in whole)
-    if "==> " in whole:
+    if any(words in whole for words in _FILES):
         _below_names(texts, places)
     named, known, by = _Named(most_named), dict[Writer, Writer](), list[Writer]()
     for index, place in enumerate(places):
@@ -168,12 +171,13 @@ def _before(lines: Sequence[str], mpi: bool) -> re.Pattern[str]:
 
 
 def _below_names(texts: list[str], places: list[str | None]) -> None:
-    """Give each unnamed line the file that `tail` or `head` names above it (`==> rank1.log <==`)."""
+    """Give each unnamed line the file that `tail`, `head` or a script names above it: `==> rank1.log <==`."""
     file: str | None = None
     for index, text in enumerate(texts):
         name = _FILE.match(text)
         if name is not None:
-            file, texts[index], places[index] = name["file"], "", name["file"]
+            file, texts[index] = name[name.lastgroup or 0], ""
+            places[index] = file
         places[index] = places[index] or file
 
 

@@ -19,6 +19,8 @@ Xid 13, 31, 43 and 45 are caused by programs: see [illegal-memory-access](illega
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu, errors_named, is_of_a_gpu, vendor
 from ddp_run.judge.signs import Hit, Sign, every, first_of, like, meaning, quotes
@@ -95,11 +97,20 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a hardware error that ended the rank, or one in the kernel's log if a GPU error ended the rank."""
     hit = first_of(death, _SAID, ended_by_gpu, behind_nccl)
     xid = _xid(death, attempt)
+    owner = _owner(xid, attempt) or death
     if hit is not None:
-        return _said(hit, death, xid)
-    if xid is None or int(xid["number"] or 0) in _ONLY_BESIDE or not is_of_a_gpu(death):
+        found = _said(hit, owner, xid)
+    elif xid is not None and int(xid["number"] or 0) not in _ONLY_BESIDE and is_of_a_gpu(death):
+        found = _by_kernel(xid, owner)
+    else:
         return None
-    return _by_kernel(xid, death)
+    return found if owner.rank == death.rank else replace(found, culprit=owner.rank)
+
+
+def _owner(xid: Hit | None, attempt: Evidence) -> Death | None:
+    """Return the rank whose process the kernel's message names: its peers may end first, as they wait for it."""
+    pid = xid["pid"] if xid is not None and (attempt.kernel_pids or attempt.logs_only) else None
+    return next((each for each in attempt.deaths if pid is not None and str(each.pid) == pid), None)
 
 
 def _xid(death: Death, attempt: Evidence) -> Hit | None:
