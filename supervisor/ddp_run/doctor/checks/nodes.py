@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -110,7 +110,7 @@ def node_pairs(around: Surroundings) -> Iterator[Finding]:
         yield skipped("pairs of nodes", around.reports.why_not())
         return
     measured = [(*each["nodes"], each["latency_s"], each["bytes_per_s"]) for each in found["pairs"]]
-    pairs = best(Pair(one, other, latency_s, rate) for one, other, latency_s, rate in measured)
+    pairs = [Pair(one, other, latency_s, rate) for one, other, latency_s, rate in measured]
     interfaces = {int(node["node"]): str(dict(node["facts"]).get(Known.INTERFACE, "")) for node in nodes["nodes"]}
     yield from pairs_judged(pairs, _hosts(nodes["nodes"]), interfaces)
 
@@ -144,16 +144,6 @@ def _of_link(odd: Odd, hosts: Mapping[int, str]) -> Finding:
     helps = f"ping -c 50 -i 0.2 {peer}; tracepath -n {peer}   # loss, route: on {one}; and back, on {other}"
     what = f"link of nodes {odd.nodes[0]} and {odd.nodes[1]}"
     return warned(what, odd.words, f"the median of the other pairs; {one} and {other}", helps)
-
-
-def best(pairs: Iterable[Pair]) -> list[Pair]:
-    """Return each pair once, with the best latency and the best bandwidth of its measurements."""
-    found: dict[tuple[int, int], Pair] = {}
-    for pair in pairs:
-        seen = found.setdefault((pair.one, pair.other), pair)
-        latency, rate = min(seen.latency_s, pair.latency_s), max(seen.bytes_per_s, pair.bytes_per_s)
-        found[pair.one, pair.other] = Pair(pair.one, pair.other, latency, rate)
-    return list(found.values())
 
 
 def find(pairs: Sequence[Pair]) -> list[Odd]:
