@@ -146,6 +146,7 @@ THREADS = [
         options=("--hang-timeout", "4")),
     _of("threads", "at-exit-code", "at-exit-code", 17, "unknown", phase=(SHUTDOWN,), followers=None),
 ]  # fmt: skip
+NOTHING: tuple[None] = (None,)
 
 REPORTS_ITSELF = [
     _of("reports_itself", how, how, 1, *RAISED, marker=marker, phase=phase, ranks=3, followers=frozenset({0, 2}))
@@ -155,7 +156,13 @@ REPORTS_ITSELF = [
         *((f"cleans-up{more}", "schedule", (None,)) for more in ("", "-0", "-stdout")),
     )
 ]
-NOTHING: tuple[None] = (None,)
+REPORTS_ITSELF += [
+    _of("reports_itself", "all-leave", "all-leave", 14, *RAISED, marker="schedule", phase=NOTHING, ranks=3,
+        followers=frozenset({0, 2})),
+    _of("reports_itself", "late", "late", 17, *RAISED, marker="schedule", phase=(AFTER,), ranks=3,
+        followers=frozenset({0, 2})),
+    _of("reports_itself", "hangs", "hangs", 1, "gloo-timeout-hang", phase=(AFTER,), ranks=3, followers=None),
+]  # fmt: skip
 HEALTHY = [
     Job(name, words, 0, NOTHING, NOTHING, "-", NOTHING, None, "succeeded")
     for name, words in (

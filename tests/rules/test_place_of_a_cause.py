@@ -101,6 +101,19 @@ def test_what_a_handler_raises(before: str, after: str, cause: str, sure: str) -
     assert (found.cause, found.confidence) == (cause, sure), found.title
 
 
+def test_what_fails_as_a_with_block_is_left_is_not_the_reason() -> None:
+    """What the block raised is, whatever programs may expect; but for what a block makes of it on purpose."""
+    within = raised(3, "step", "KeyError: 'uid'\n") + AFTER
+    saved = 'Traceback (most recent call last):\n  File "/home/me/fit.py", line 9, in __exit__\n    {}\n{}\n'
+    missing = "FileNotFoundError: [Errno 2] No such file or directory: '/logs/t.json'"
+    found = explain(within + saved.format("open(self.path)", missing))
+    assert (found.cause, found.confidence) == ("python-exception", "likely")
+    assert "KeyError in fit.py:3" in (found.title or "")
+    found = explain(within + saved.format("raise FileNotFoundError(2, self.path)", missing))
+    assert found.cause == "file-not-found"
+    assert explain(within + saved.replace("__exit__", "save").format("open(path)", missing)).cause == "file-not-found"
+
+
 def test_of_two_with_one_cause_the_last_tells_more() -> None:
     part = raised(
         9, "step", "RuntimeError: basic_ios::clear: iostream error\n", f"{PACKAGES}/torch/serialization.py save"

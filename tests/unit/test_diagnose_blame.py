@@ -260,9 +260,9 @@ def test_a_line_above_a_timeout_that_shows_no_exception_is_not_the_missing_rank(
 
 
 def test_of_a_live_run_the_stamps_say_who_was_first_and_no_lines() -> None:
-    lines: dict[int, tuple[str, int | None]] = {0: (WAITED, 50), 1: (RAISED, 20)}
-    evidence = run(death(0, 1, failed=100, raised="ValueError"), death(1, 1, failed=200, raised="ValueError"))
-    assert first_of(judge(evidence, shown(lines)))[0] == 0
+    ends = death(0, 1, failed=100, raised="ValueError"), death(1, 1, failed=200, raised="ValueError")
+    assert first_of(judge(run(*ends), shown({0: (RAISED, 50), 1: (RAISED, 20)})))[0] == 0
+    assert first_of(judge(run(*ends), shown({0: (WAITED, 20), 1: (RAISED, 50)})))[0] == 1
 
 
 # ---------------------------------------------------------------------------- an exception that all ranks get from one

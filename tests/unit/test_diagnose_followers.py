@@ -16,7 +16,7 @@ from ddp_run.record.events import LocalRank, MonotonicNs, Rank
 
 def followed(item: Death, agent: AgentEnd | None = None) -> str | None:
     """Why rank 1 followed; None if it failed on its own. Rank 0 failed last of all."""
-    verdict = judge(run(item, death(0, 3, 90 * SECOND, raised="ValueError"), agent=agent))
+    verdict = judge(run(item, death(0, 3, 90 * SECOND), agent=agent))
     return next((each.reason for each in verdict.collateral if each.rank == item.rank), None)
 
 

@@ -40,6 +40,10 @@ def waited(rank: int, at: int) -> Death:
     return raised(rank, at, "store.wait(keys)", said)
 
 
+def left(rank: int, at: int, code: int = 1) -> Death:
+    return replace(raised(rank, at, f"sys.exit({code})", f"SystemExit: {code}"), code=code)
+
+
 NOT_READ = "rank 0 could not read the config: KeyError: 'lr'"
 TYPED = "raise SetupFailed(said)"
 OWN = traceback('lr = config["lr"]', "KeyError: 'lr'")
@@ -95,6 +99,14 @@ PASSED_ON = [
     ),
     pytest.param(lost_peer(1, 100), logged(0, 9 * SECOND, stdout=True), "likely", id="its log goes to stdout"),
     pytest.param(waited(1, 100), logged(0, 9 * SECOND), "likely", id="the others waited for it"),
+    pytest.param(
+        waited(1, 100), raised(0, 900, 'lr = config["lr"]', "KeyError: 'lr'"), "likely", id="for one that failed later"
+    ),
+    pytest.param(left(1, 100), raised(0, 900, 'x = d["lr"]', "KeyError: 'lr'"), "likely", id="the others left before"),
+    pytest.param(left(1, 100), logged(0, 9 * SECOND), "likely", id="the others left, and it was stopped"),
+    pytest.param(
+        death(1, 1, 100), raised(0, SECOND, 'x = d["lr"]', "KeyError: 'lr'"), "likely", id="without any exception"
+    ),
 ]
 
 
@@ -109,6 +121,8 @@ def test_the_rank_whose_failure_was_passed_on_is_named(first: Death, source: Dea
     assert [each.rank for each in verdict.collateral] == [1, 2]
 
 
+PEER = lost_peer(0, 1).exception.message  # type: ignore[union-attr]
+LOST = traceback("dist.all_reduce(x)", f"RuntimeError: {PEER}", "/venv/site-packages/torch/distributed/c10d.py")
 TOLD_TO = raised(0, 900, 'lr = config["lr"]', "KeyError: 'lr'")
 ITS_OWN = [
     pytest.param(
@@ -153,14 +167,24 @@ ITS_OWN = [
         logged(0, 9 * SECOND),
         id="another one logged something else",
     ),
+    pytest.param(
+        left(1, 100),
+        raised(0, 900, 'raise RuntimeError("training failed")', "RuntimeError: training failed", before=LOST + FROM),
+        id="the other one failed as it lost the one that left",
+    ),
+    pytest.param(left(1, 100), left(0, 900), id="another one left, too"),
+    pytest.param(
+        replace(left(1, 100), exception=None), death(0, -15, SECOND, sent=(15,)), id="nobody shows an exception"
+    ),
 ]
 
 
 @pytest.mark.parametrize(("first", "other"), ITS_OWN)
 def test_a_rank_that_failed_itself_stays_named(first: Death, other: Death) -> None:
-    evidence = run(first, other)
-    assert named(evidence)[1] == 1
-    assert judge(evidence).confidence == "certain"
+    verdict = judge(run(first, other))
+    assert verdict.first_failure is not None
+    assert verdict.first_failure.rank == 1
+    assert verdict.confidence == ("unknown" if first.exception is None else "certain")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +195,7 @@ def test_a_rank_that_failed_itself_stays_named(first: Death, other: Death) -> No
             logged(0, 9 * SECOND, *(f"step {step}: loss 0.{step}" for step in range(12))), id="it went on after that"
         ),
         pytest.param(
-            logged(0, 9 * SECOND, said=f"RuntimeError: {lost_peer(0, 1).exception.message}"),  # type: ignore[union-attr]
+            logged(0, 9 * SECOND, said=f"RuntimeError: {PEER}"),
             id="it lost a peer, too",
         ),
     ],
@@ -217,6 +241,26 @@ def test_the_phase_of_a_logged_exception_is_unknown_and_the_log_is_the_one_that_
     assert verdict.first_failure is not None
     assert (verdict.first_failure.exit_code, verdict.first_failure.signal) == (None, None)
     assert [quote.text for quote in verdict.evidence][-1] == "KeyError: 'cosine'"
+
+
+def test_those_that_left_before_are_said_to_have_left_before() -> None:
+    verdict = judge(run(left(1, 100, 14), left(2, 200, 14), raised(0, 900, 'x = d["lr"]', "KeyError: 'lr'")))
+    assert [(each.rank, each.reason) for each in verdict.collateral] == [
+        (1, "left before it"),
+        (2, "left before it"),
+    ]
+
+
+def test_the_code_is_that_of_those_that_left_if_the_one_to_blame_was_stopped() -> None:
+    assert named(run(left(1, 100, 14), logged(0, 9 * SECOND))) == ("python-exception", 0, 14)
+
+
+def test_who_was_told_to_leave_has_no_code_of_its_own() -> None:
+    """A handler of SIGTERM may call `sys.exit(143)`."""
+    told = replace(left(0, 900, 143), code=143, signals_sent=(15,))
+    assert (told.own_code, replace(told, signals_sent=()).own_code) == (None, 143)
+    assert replace(told, code=17).own_code == 17
+    assert replace(raised(0, 900, "x = 1 / 0", "ZeroDivisionError: x"), code=143, signals_sent=(15,)).own_code == 143
 
 
 def test_a_job_that_was_stopped_stays_interrupted() -> None:

@@ -119,6 +119,30 @@ def test_the_reason_for_a_sys_exit(tmp_path: Path) -> None:
     assert (info.type, info.line) == ("FileNotFoundError", 3)
 
 
+ALONE = "try:\n    open('/nonexistent')\nexcept OSError as e:\n    raise {}\n"
+
+
+@pytest.mark.parametrize(
+    ("raised", "shown"),
+    [
+        pytest.param("ExceptionGroup('x', [e])", ("FileNotFoundError", 2), id="one"),
+        pytest.param("ExceptionGroup('x', [ExceptionGroup('y', [e])])", ("FileNotFoundError", 2), id="one in another"),
+        pytest.param("ExceptionGroup('x', [e, KeyError(1)])", ("ExceptionGroup", 4), id="two"),
+        pytest.param(
+            "ExceptionGroup('x', [ExceptionGroup('y', [e, KeyError(1)])])", ("ExceptionGroup", 4), id="two in another"
+        ),
+        pytest.param("ExceptionGroup('x', [KeyError(1)])", ("ExceptionGroup", 4), id="one without a place"),
+        pytest.param("OSError('one (1 sub-exception)')", ("OSError", 4), id="no group"),
+    ],
+)
+def test_the_only_one_of_a_group_stands_for_it(tmp_path: Path, raised: str, shown: tuple[str, int]) -> None:
+    info = traceback_text.from_text("\n".join(printed(tmp_path, ALONE.format(raised))))
+    assert info is not None
+    found = exception_chain.at_its_origin(info)
+    assert (found.type, found.line) == shown
+    assert found.traceback == info.traceback
+
+
 def test_healthy_text_has_none() -> None:
     assert traceback_text.find(["Traceback (most recent call last):", "step 1", "", "File a", "loss: 3"]) == ()
 

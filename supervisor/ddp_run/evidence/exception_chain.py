@@ -165,13 +165,16 @@ def handled(exception: ExceptionInfo, *, expected: bool = False) -> ExceptionInf
     """Return the exception at the start of a chain whose handler, perhaps a clean-up, raised this one.
 
     None if there is none, or if programs expect it: the end of the data is where some tell their peers. `expected`:
-    only the end of the data is excluded. Nothing expects what another exception was raised from.
+    only the end of the data is excluded. Nothing expects what another exception was raised from, or what left a `with`
+    block.
     """
     if not _raised_while_handling(exception):
         return None
     origin = chain(exception)[-1]
     told = CHAIN.findall(exception.traceback)[0].startswith(DIRECT)
-    if origin is exception or origin.type.rpartition(".")[2] in (_END_OF_DATA if expected or told else _EXPECTED):
+    left = in_exit(exception) and not raised_by_program(exception)
+    expects = _END_OF_DATA if expected or told or left else _EXPECTED
+    if origin is exception or origin.type.rpartition(".")[2] in expects:
         return None
     return origin_of(origin, exception)
 
@@ -319,8 +322,22 @@ def of_worker(exception: ExceptionInfo) -> ExceptionInfo | None:
     return from_text(f"{HEADER}:\n{original}") if header and exception.message.startswith("Caught ") else None
 
 
+def of_group(exception: ExceptionInfo) -> ExceptionInfo | None:
+    """Return the only exception that a group contains, maybe in another group; None for others.
+
+    Source: Lib/traceback.py, TracebackException.format: members are numbered, `+---------------- 2 ----------------`.
+    """
+    several = "+---------------- 2 ----------------" in exception.traceback
+    if several or not exception.type.endswith("ExceptionGroup"):
+        return None
+    return next(iter(_all_in(exception.traceback)[-1:]), None)
+
+
 def at_its_origin(exception: ExceptionInfo) -> ExceptionInfo:
-    """Add the position where it was raised if it came from a DataLoader worker."""
+    """Add the position where it was raised if it came from a DataLoader worker; return the only one of a group."""
+    member = of_group(exception)
+    if member is not None and member.file is not None and not is_library(member.file):
+        return replace(member, traceback=exception.traceback)
     raised = of_worker(exception)
     if raised is None or raised.file is None or is_library(raised.file):
         return exception

@@ -32,6 +32,7 @@ Found = TypeVar("Found")
 UNORDERED = 2**63
 """`Death.order` of a rank whose time of failure is unknown."""
 _CRASHES = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
+_STOP_TYPES = frozenset({"KeyboardInterrupt", "SystemExit", "SignalException"})
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 Phase = Literal["launch", "before-init", "init", "after-init", "training", "shutdown"]
 
@@ -161,6 +162,17 @@ class Death:
     def ended_from_outside(self) -> bool:
         """A signal ended it that others send, maybe long after its last output."""
         return -(self.code or 0) in _FROM_OUTSIDE
+
+    @property
+    def obeyed(self) -> bool:
+        """It raised what programs raise to obey a signal, or call `sys.exit` with. No exception at all counts, too."""
+        return self.exception is None or self.exception.type.rpartition(".")[2] in _STOP_TYPES
+
+    @property
+    def own_code(self) -> int | None:
+        """Its exit code, if it had not been told to end: a handler may turn a signal into 128 + its number."""
+        told = self.code is not None and (self.obeyed and self.code - 128 in self.signals_sent)
+        return None if told or -(self.code or 0) in self.signals_sent else self.code
 
     @property
     def who(self) -> str:

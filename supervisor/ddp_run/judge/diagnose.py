@@ -238,8 +238,7 @@ class _Judgement:
         known = next((death for death in self.attempt.deaths if death.rank == rank), None)
         if known is None:
             return FirstFailure(rank)
-        told = known.code is None or -known.code in known.signals_sent
-        found = of_death(replace(known, code=None if told else known.code))
+        found = of_death(replace(known, code=known.own_code))
         return replace(found, exception=known.exception if known is reporter else None)
 
     def _without_own_failure(self, judged: Sequence[Judged]) -> Verdict:

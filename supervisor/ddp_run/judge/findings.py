@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from ddp_run.evidence.exception_chain import before_last, begins_at_module, handled, in_exit, in_removal
+from ddp_run.evidence.exception_chain import (
+    before_last,
+    begins_at_module,
+    handled,
+    in_exit,
+    in_removal,
+    raised_by_program,
+)
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.catalogue import NAMELESS, Cause
 from ddp_run.judge.order import strongest
@@ -16,7 +23,6 @@ from ddp_run.values.signals import in_words
 _Asked = TypeVar("_Asked")
 _WITH_AGENT_NS = 1_000_000_000
 """How long before the agent's end a rank may be reported that went with it."""
-_STOP_TYPES = frozenset({"KeyboardInterrupt", "SystemExit", "SignalException"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +62,16 @@ class Rules:
     def _only_followed(self, death: Death, best: Finding, own: Finding) -> bool:
         """Whether the exception that ended a rank came of the one that it was handling, which is `own`: a clean-up that
         fails, too, or finds its peers gone, or a report of the failure that doesn't get through."""
+        raised = death.exception
+        if raised is None:
+            return False
         if own.rule is best.rule:
-            return own.rule.general and death.exception is not None and in_exit(death.exception)
+            return own.rule.general and in_exit(raised)
         lost = best.rule.consequence and not self._peer_ended(death)
-        caught = before_last(death.exception.traceback) if death.exception is not None else None
+        caught = before_last(raised.traceback)
         last_resort = caught is not None and begins_at_module(caught)
-        removed = death.exception is not None and in_removal(death.exception)
-        return last_resort or lost or removed or best.rule.end == "after" or own.rule.end == "sticky"
+        cleaned_up = in_removal(raised) or (in_exit(raised) and not raised_by_program(raised))
+        return last_resort or lost or cleaned_up or best.rule.end == "after" or own.rule.end == "sticky"
 
     def _peer_ended(self, death: Death) -> bool:
         """Whether another rank had ended before: then this one's program lost it, whatever it was handling."""
@@ -89,7 +98,7 @@ class Rules:
         sent = [number for number in death.signals_sent if death.code == -number]
         if sent:
             return "stopped with the job"
-        if death.signals_sent and _is_stop(death):
+        if death.signals_sent and death.obeyed:
             told = in_words(-death.signals_sent[0])
             return f"stopped with the job, after {told}"
         return "lost torch's agent" if self._went_with_agent(death) else ""
@@ -134,8 +143,3 @@ def _as_found(death: Death, finding: Finding) -> Death:
     if raised is None or shown is None:
         return death
     return death if shown is raised else replace(death, exception=replace(shown, traceback=raised.traceback))
-
-
-def _is_stop(death: Death) -> bool:
-    """Whether a program raised this to obey a signal. No exception at all counts, too."""
-    return death.exception is None or death.exception.type.rpartition(".")[2] in _STOP_TYPES

@@ -13,7 +13,7 @@ from ddp_run.evidence.crash_text import crash_of
 from ddp_run.evidence.exception_chain import failed_ranks
 from ddp_run.evidence.model import UNORDERED, Death
 from ddp_run.judge.findings import Judged
-from ddp_run.judge.passed_on import only_followed, tells_of
+from ddp_run.judge.passed_on import is_silent, only_followed, tells_of
 from ddp_run.judge.verdict import Collateral, Confidence, Finding, FirstFailure, Retry
 from ddp_run.record.events import MonotonicNs, Rank
 from ddp_run.values.signals import in_words, signal_name
@@ -99,7 +99,8 @@ def followed(item: Judged, first: Judged) -> str:
     if tells_of(item.death, first.death) is not None:
         return f"reported the failure of {first.death.who}"
     if item.death.order < first.death.order:
-        return "waited in vain" if only_followed(item) else f"failed before it: {item.finding.cause}"
+        left = "left before it" if is_silent(item) else f"failed before it: {item.finding.cause}"
+        return "waited in vain" if only_followed(item) else left
     raised, by_first = item.death.exception, first.death.exception
     alike = raised is None or by_first is None or raised.type == by_first.type
     if item.finding.rule.name == first.finding.rule.name and alike:

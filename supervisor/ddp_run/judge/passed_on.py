@@ -38,13 +38,14 @@ def source_of(first: Judged, judged: Sequence[Judged], rules: Rules) -> Source |
     if ranks:
         return None if first.death.rank in ranks else _by_torch(ranks, first, judged, rules)
     others = [item for item in judged if item.death.rank not in (None, first.death.rank)]
-    if only_followed(first):
-        found = () if rules.attempt.logs_only else _shown_by_others(others, rules)
-        why = f"{who} only lost its peer or waited, and {{}} had logged its own exception"
+    own = [item for item in others if not item.reason and not only_followed(item)]
+    if only_followed(first) or is_silent(first):
+        reacted = "raised only as it lost its peer or waited" if only_followed(first) else "left without an exception"
+        found = () if rules.attempt.logs_only else (*_raised_by_others(own, rules), *_shown_by_others(others, rules))
+        why = f"{who} {reacted}, and {{}} shows its own exception"
         return next((Source(item, why.format(item.death.who), sure=False) for item in found), None)
     if raised is None or not raised_by_program(raised):
         return None
-    own = [item for item in others if not item.reason and not only_followed(item)]
     for sure in (True, False):
         for item in (*own, *_shown_by_others(others, rules)):
             if tells_of(first.death, item.death) is sure:
@@ -55,6 +56,11 @@ def source_of(first: Judged, judged: Sequence[Judged], rules: Rules) -> Source |
 def only_followed(item: Judged) -> bool:
     """Whether this shows nothing but that another rank was lost, or awaited in vain."""
     return item.finding.rule.consequence or item.finding.rule.end == "waited"
+
+
+def is_silent(item: Judged) -> bool:
+    """Whether the rank left by its own decision, with an exit code, and nothing says why."""
+    return item.finding.rule.general and item.death.obeyed and (item.death.code or 0) > 0
 
 
 def tells_of(death: Death, other: Death) -> bool | None:
@@ -83,6 +89,15 @@ def _by_torch(ranks: Sequence[Rank], first: Judged, judged: Sequence[Judged], ru
     return Source(known, f"the exception that all ranks raised is that of rank {rank}", sure=True)
 
 
+def _raised_by_others(own: Sequence[Judged], rules: Rules) -> Iterator[Judged]:
+    """Return the failures with an exception that came neither of a lost peer nor of waiting for one."""
+    for item in own:
+        raised = None if item.death.obeyed else item.death.exception
+        links = () if raised is None else chain(raised)[1:]
+        if raised is not None and not any(only_followed(rules.judge(replace(item.death, exception=e))) for e in links):
+            yield item
+
+
 def _shown_by_others(others: Sequence[Judged], rules: Rules) -> Iterator[Judged]:
     """Return the failures that ranks had logged which then left with 0, or were stopped with the job.
 
@@ -92,8 +107,7 @@ def _shown_by_others(others: Sequence[Judged], rules: Rules) -> Iterator[Judged]
         logs = (death.stderr, death.stdout) if death.exception is None else ()
         log, raised = next(((log, raised) for log in logs if (raised := last_exception(None, log))), (None, None))
         if log is not None:
-            code = None if -(death.code or 0) in death.signals_sent else death.code
-            failed = replace(death, exception=raised, code=code, phase=None, signals_sent=(), stderr=log)
+            failed = replace(death, exception=raised, code=death.own_code, phase=None, signals_sent=(), stderr=log)
             found = rules.judge(failed)
             if not found.reason and not only_followed(found):
                 yield found

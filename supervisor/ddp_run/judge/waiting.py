@@ -18,7 +18,7 @@ def silent(attempt: Evidence, waiting: Sequence[Sign]) -> Rank | None:
     if attempt.logs_only or attempt.world_size is None or len(attempt.deaths) < attempt.world_size:
         return None
     mute = [death for death in attempt.deaths if not _says(death, waiting)]
-    if len(mute) != 1 or mute[0].exception is not None or len(attempt.deaths) < 2:
+    if len(mute) != 1 or not mute[0].obeyed or len(attempt.deaths) < 2:
         return None
     return mute[0].rank
 

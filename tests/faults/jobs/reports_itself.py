@@ -5,6 +5,7 @@ reports_itself.py HOW RANK
 
 import logging
 import os
+import signal
 import sys
 import time
 import traceback
@@ -104,6 +105,45 @@ def cleans_up():
         sys.exit(0 if HOW == "cleans-up-0" else 3)
 
 
+def all_leave():
+    """All learn by a flag that one failed: the others leave at once."""
+    error = None
+    try:
+        read_schedule()
+    except KeyError as caught:
+        error = caught
+        logger.error("no schedule", exc_info=True)
+    failed = torch.tensor([int(error is not None)])
+    dist.all_reduce(failed)
+    if error is None and failed:
+        sys.exit(14)
+    time.sleep(5)
+    raise error
+
+
+def late():
+    """The others wait in vain for a rank that fails later, and was asked to leave by then."""
+    group = dist.new_group(timeout=timedelta(seconds=2))
+    if RANK == FAULTY:
+        signal.signal(signal.SIGTERM, lambda *_: logger.info("asked to leave"))
+        try:
+            time.sleep(4)
+            read_schedule()
+        except KeyError:
+            logger.exception("no schedule")
+            sys.exit(17)
+    dist.broadcast(torch.ones(1), FAULTY, group=group)
+
+
+def hangs():
+    """The others wait in vain for a rank that hangs, and leaves as it is asked to."""
+    group = dist.new_group(timeout=timedelta(seconds=2))
+    if RANK == FAULTY:
+        signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
+        time.sleep(60)
+    dist.all_reduce(torch.ones(1), group=group)
+
+
 def waits():
     store = dist.distributed_c10d._get_default_store()
     if RANK == FAULTY:
@@ -121,6 +161,9 @@ def main():
         "the-exception": the_exception,
         "store": the_store,
         "waits": waits,
+        "all-leave": all_leave,
+        "late": late,
+        "hangs": hangs,
     }.get(HOW, cleans_up)()
 
 
