@@ -85,11 +85,7 @@ class LogText:
 
     def first(self, pattern: Pattern[str]) -> tuple[Quote, Match[str]] | None:
         """Return the first line that matches the pattern."""
-        for index, line in enumerate(self.lines):
-            found = pattern.search(line)
-            if found:
-                return self.quote(index), found
-        return None
+        return next(((self.quote(k), hit) for k, line in enumerate(self.lines) if (hit := pattern.search(line))), None)
 
 
 @frozen
@@ -171,8 +167,9 @@ class Death:
     @property
     def own_code(self) -> int | None:
         """Its exit code, if it had not been told to end: a handler may turn a signal into 128 + its number."""
-        told = self.code is not None and (self.obeyed and self.code - 128 in self.signals_sent)
-        return None if told or -(self.code or 0) in self.signals_sent else self.code
+        code = self.code or 0
+        told = -code in self.signals_sent or (self.obeyed and code - 128 in self.signals_sent)
+        return None if told else self.code
 
     @property
     def who(self) -> str:
