@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from ddp_run.evidence.at_once import once
 from ddp_run.evidence.line_prefix import Prefix
+from ddp_run.evidence.lines_with import lines_with
 from ddp_run.record.events import ExceptionInfo
 
 HEADER = "Traceback (most recent call last)"
@@ -42,7 +43,7 @@ CHAIN = re.compile(
 )
 DIRECT = "The above exception was the direct cause of the following exception"
 _IGNORED = re.compile(r"Exception ignored in|--- Logging error ---")
-_IN_THREAD = re.compile(r"Exception in thread ")
+_THREAD = "Exception in thread "
 _OTHER_SPEAKER = re.compile(
     r"^(?!\[ERROR\] [\d:\-]{10,30} \(PID:)"  # torch_npu's own messages continue like this
     r"(?:[\w.\-]{1,60}@[\w.\-]{1,60}[:~ ][^\n$#%]{0,80}[$#%] "  # a shell's prompt
@@ -101,16 +102,15 @@ def find(lines: Sequence[str]) -> tuple[Printed, ...]:
     """Return every printed exception, in order: only the last of a chain (`raise … from`), only the whole of a
     group."""
     found: list[Printed] = []
-    index = open_boxes = 0
+    open_boxes = end = 0
     threads: list[int] = []
-    while index < len(lines):
-        begins = any(words in lines[index] for words in (HEADER, 'File "', _RAYS))
-        printed = at(lines, index, boxes=open_boxes < _OPEN_BOXES) if begins else None
+    for index in lines_with((HEADER, 'File "', _RAYS, _THREAD), lines):
+        if index < end:
+            continue
+        printed = at(lines, index, boxes=open_boxes < _OPEN_BOXES)
         if printed is None:
             open_boxes += _TOP in lines[index]
-            if "Exception in thread " in lines[index]:
-                threads.append(index)
-            index += 1
+            threads += [index] if _THREAD in lines[index] else []
             continue
         threads = [line for line in threads if printed.start - line <= _THREADS_LINES]
         if threads:  # two threads that end at once write their headers, then their tracebacks
@@ -123,7 +123,7 @@ def find(lines: Sequence[str]) -> tuple[Printed, ...]:
         if link is not None:
             printed = _joined(found.pop(), printed, link)
         found.append(printed)
-        index = printed.end
+        end = printed.end
     return tuple(found)
 
 
@@ -168,7 +168,7 @@ def _traceback(lines: Sequence[str], start: int, header: re.Match[str]) -> Print
     text += [member for line in lines[own:end] if (member := prefix.of_member(line)) is not None]
     before = lines[max(0, start - 2) : start + 1]
     ignored = any(map(says_ignored, before))
-    final = not ignored and not any(_IN_THREAD.search(line) for line in before)
+    final = not ignored and not any(_THREAD in line for line in before)
     info = ExceptionInfo(said["type"], message, frame.file, frame.line, frame.function, _body(header, text))
     return Printed(info, index, start, end, final, ignored)
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import cache, cached_property
 
 from ddp_run.evidence import childfailed, traceback_text
+from ddp_run.evidence.lines_with import lines_with
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
 from ddp_run.evidence.pasted import got_over, launcher_text, raised, torn_frames
 from ddp_run.evidence.pasted.spoken_text import SpokenText
@@ -59,7 +60,7 @@ class LogEnd:
         """The lines with words of a rule's sign. Of lines that differ in digits, one is looked at."""
         text = "\n".join(set(map(kind_of, self.spoken.lines)))
         present = [word for word, form in _forms_of_words() if form in text]
-        return {index for index, line in enumerate(self.spoken.lines) if any(word in line for word in present)}
+        return set(lines_with(present, self.spoken.lines))
 
     @cached_property
     def _went_on(self) -> WentOn:

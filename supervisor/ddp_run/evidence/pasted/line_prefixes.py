@@ -298,14 +298,20 @@ def _wrappers(lines: Sequence[str], before: re.Pattern[str]) -> Iterator[_Match]
 
 def _numbering(lines: Sequence[str]) -> _Match | None:
     """Return the pattern of line numbers: `cat -n`, an editor, a web page."""
-    found = [hit for line in lines if (hit := _NUMBERED.match(line)) is not None]
-    if len(found) < max(_FEW, _NEARLY_ALL * len(lines)):
-        return None
-    steps = [int(later["number"]) - int(hit["number"]) for hit, later in pairwise(found)]
-    if sum(1 for step in steps if 0 < step <= _STEP) < _NEARLY_ALL * len(steps):
+    middle = lines[len(lines) // 2 :][:_SAMPLE]  # tells most texts without them
+    found = _counted(lines, _NEARLY_ALL) if _counted(middle, _NEARLY_ALL * _NEARLY_ALL) else []
+    if len(found) < _FEW:
         return None
     gap = min((hit["gap"] for hit in found if hit["gap"]), key=len, default="")
     return re.compile(rf"\s{{0,8}}\d{{1,7}}(?:{re.escape(gap)})?").match
+
+
+def _counted(lines: Sequence[str], most: float) -> list[re.Match[str]]:
+    """Return the numbers before these lines, if most have one that counts on; else none."""
+    found = [hit for line in lines if (hit := _NUMBERED.match(line)) is not None]
+    steps = [int(later["number"]) - int(hit["number"]) for hit, later in pairwise(found)]
+    counting = sum(1 for step in steps if 0 < step <= _STEP)
+    return found if len(found) >= most * len(lines) and counting >= most * len(steps) else []
 
 
 def _common(lines: Sequence[str]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ddp_run.evidence import exception_chain, traceback_text
 from ddp_run.evidence.at_once import once
 from ddp_run.evidence.exception_chain import words_of
+from ddp_run.evidence.lines_with import lines_with
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.traceback_text import PLACE, Printed
 from ddp_run.evidence.went_on import WentOn, is_news
@@ -253,12 +254,10 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
     """Yield `Type: message` lines whose traceback is truncated, or torn by several processes writing at once."""
     found = []
     went_on: WentOn | None = None
-    candidates = [
-        (position, index)
-        for position, index in enumerate(indexes)
-        if index not in taken and any(words in spoken.lines[index] for words in ("Error", "Ex", "Int"))
-    ]
-    for position, index in candidates[-_MOST_ORPHANS:]:
+    shown = lines_with(("Error", "Ex", "Int"), [spoken.lines[index] for index in indexes])
+    candidates = [position for position in shown if indexes[position] not in taken]
+    for position in candidates[-_MOST_ORPHANS:]:
+        index = indexes[position]
         said = spoken.lines[index]
         line = once(said[spoken.by[index].start :].strip())
         quoted = _IN_JSON.match(line)
