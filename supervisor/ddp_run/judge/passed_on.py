@@ -41,16 +41,14 @@ def source_of(first: Judged, judged: Sequence[Judged], rules: Rules) -> Source |
     own = [item for item in others if not item.reason and not only_followed(item)]
     if only_followed(first) or is_silent(first):
         reacted = "raised only as it lost its peer or waited" if only_followed(first) else "left without an exception"
-        found = () if rules.attempt.logs_only else (*_raised_by_others(own, rules), *_shown_by_others(others, rules))
+        found = (*_raised_by_others(own, rules), *_logged_by_others(others, rules))
         why = f"{who} {reacted}, and {{}} shows its own exception"
         return next((Source(item, why.format(item.death.who), sure=False) for item in found), None)
     if raised is None or not raised_by_program(raised):
         return None
-    for sure in (True, False):
-        for item in (*own, *_shown_by_others(others, rules)):
-            if tells_of(first.death, item.death) is sure:
-                return Source(item, f"the exception of {who} reports that of {item.death.who}", sure)
-    return None
+    told = [(item, tells_of(first.death, item.death)) for item in (*own, *_logged_by_others(others, rules))]
+    item, sure = min(told, key=lambda each: (True, False, None).index(each[1]), default=(first, None))
+    return None if sure is None else Source(item, f"the exception of {who} reports that of {item.death.who}", sure)
 
 
 def only_followed(item: Judged) -> bool:
@@ -91,18 +89,20 @@ def _by_torch(ranks: Sequence[Rank], first: Judged, judged: Sequence[Judged], ru
 
 def _raised_by_others(own: Sequence[Judged], rules: Rules) -> Iterator[Judged]:
     """Return the failures with an exception that came neither of a lost peer nor of waiting for one."""
-    for item in own:
+    for item in () if rules.attempt.logs_only else own:
         raised = None if item.death.obeyed else item.death.exception
         links = () if raised is None else chain(raised)[1:]
         if raised is not None and not any(only_followed(rules.judge(replace(item.death, exception=e))) for e in links):
             yield item
 
 
-def _shown_by_others(others: Sequence[Judged], rules: Rules) -> Iterator[Judged]:
+def _logged_by_others(others: Sequence[Judged], rules: Rules) -> Iterator[Judged]:
     """Return the failures that ranks had logged which then left with 0, or were stopped with the job.
 
-    How far they had come by then, and the code that they would have left with, are unknown.
+    How far they had come by then, and the code that they would have left with, are unknown. A text doesn't show either.
     """
+    if rules.attempt.logs_only:
+        return
     for death in (*(item.death for item in others if item.reason), *rules.attempt.clean_exits):
         logs = (death.stderr, death.stdout) if death.exception is None else ()
         log, raised = next(((log, raised) for log in logs if (raised := last_exception(None, log))), (None, None))
