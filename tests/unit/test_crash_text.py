@@ -106,3 +106,46 @@ Root Cause (first observed failure):
     assert first is not None
     assert first.exception is not None
     assert (first.exception.file, first.exception.line) == ("/home/me/train.py", 12)
+
+
+WATCHED = """import faulthandler, os, sys, threading, time
+how, last = sys.argv[1:]
+def left():
+    faulthandler.dump_traceback(all_threads=True)
+    print(last, file=sys.stderr, flush=True)
+    os._exit(5)
+def step():
+    time.sleep(60)
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+print("loading", file=sys.stderr, flush=True)
+if how == "timeout":
+    faulthandler.dump_traceback_later(0.3, exit=True)
+else:
+    threading.Timer(0.3, left).start()
+step()
+"""
+STEP = "in step (train.py:8)"
+
+
+@pytest.mark.parametrize(
+    ("how", "last", "code", "title", "shown"),
+    [
+        pytest.param("timeout", "", 1, f"exited with code 1 while its main thread was {STEP}", 2, id="own"),
+        pytest.param("thread", "", 5, f"exited with code 5 while its main thread was {STEP}", 2, id="thread"),
+        pytest.param("thread", "out of time", 5, "exited with code 5 and printed no error", 1, id="said more"),
+    ],
+)  # fmt: skip
+def test_a_rank_that_a_watchdog_ended_below_the_stacks_of_its_threads(
+    tmp_path: Path, how: str, last: str, code: int, title: str, shown: int
+) -> None:
+    rank = tmp_path / "attempt_0" / "rank_1"
+    rank.mkdir(parents=True)
+    (tmp_path / "train.py").write_text(WATCHED)
+    command = [sys.executable, str(tmp_path / "train.py"), how, last]
+    with (rank / "stderr.log").open("w") as stderr:
+        done = subprocess.run(command, stderr=stderr, timeout=limit(60), check=False)
+    assert done.returncode == code
+    found = verdict(tmp_path, code)
+    assert found.title == f"rank 1 {title}"
+    assert len(found.evidence) == shown
+    assert found.evidence[-1].text.endswith("line 8 in step" if shown == 2 else last)

@@ -1,4 +1,4 @@
-"""Finds the Python line at which a rank crashed in faulthandler's output, from its file or a pasted log. Pure.
+"""Finds the Python line at which a rank crashed, or left, in faulthandler's output, in its file or in a log. Pure.
 
 Form (CPython, Modules/faulthandler.c and Python/traceback.c): `Fatal Python error: Segmentation fault`, then each
 thread with its frames, innermost first. `Current thread` is the one that crashed. If that one runs no Python code it is
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Sequence
 
 from ddp_run.evidence.model import Death, LogText, Quote
 from ddp_run.evidence.traceback_text import is_library
@@ -22,7 +23,9 @@ _FRAME = re.compile(
     r'^(?:\S{1,40}: ?)?\s{0,40}File "(?P<file>[^"]{1,4096})", line (?P<line>\d{1,9}) in (?P<function>\S{1,400})\s{0,9}$'
 )
 _ABORTED = f"{_FATAL_WORDS}Aborted"
+_THREAD = "(most recent call first):"
 _CUT = re.compile(r"[^\n]Fatal Python error: Segmentation fault")
+_Frame = tuple[int, re.Match[str]]
 
 
 @frozen
@@ -65,24 +68,43 @@ def crash_of(death: Death) -> Crash | None:
     return _read(death.stack) or _read(death.stderr.ending(LAST_WORDS))
 
 
+def stacks_at_the_end(log: LogText) -> Crash | None:
+    """Return where the main thread was if a log ends with the stacks of all threads, as a watchdog dumps them before it
+    ends its process; None if it doesn't. The first quote is the line above them."""
+    lines = log.lines
+    begin = len(lines)
+    while begin and (not lines[begin - 1].strip() or _THREAD in lines[begin - 1] or _FRAME.search(lines[begin - 1])):
+        begin -= 1
+    last = next((k for k in range(len(lines) - 1, begin - 1, -1) if _THREAD in lines[k]), len(lines))
+    frames = _frames(log, last)
+    own = next((each for each in frames if not is_library(each[1]["file"])), None)
+    if own is None or frames[-1][1]["function"] != "<module>":
+        return None
+    above = [log.quote(begin - 1)] if begin else []
+    return _at(lines[begin - 1].strip() if begin else "", own, [*above, log.quote(own[0])])
+
+
 def _read(log: LogText) -> Crash | None:
     fatal = next((k for k in range(len(log.lines) - 1, -1, -1) if _FATAL_WORDS in log.lines[k]), None)
     said = _FATAL.search(log.lines[fatal]) if fatal is not None else None
     if fatal is None or said is None:
         return None
-    frames = _frames(log, fatal)
+    start = next((k for k in range(fatal, len(log.lines)) if "Current thread 0x" in log.lines[k]), len(log.lines))
+    frames = _frames(log, start)
     chosen = next((each for each in frames if not is_library(each[1]["file"])), frames[0] if frames else None)
     if chosen is None:
         return Crash(said["what"].rstrip(), None, None, None, (log.quote(fatal),))
-    index, frame = chosen
-    quotes = (log.quote(fatal), log.quote(index))
-    return Crash(said["what"].rstrip(), frame["file"], int(frame["line"]), frame["function"], quotes)
+    return _at(said["what"].rstrip(), chosen, [log.quote(fatal), log.quote(chosen[0])])
 
 
-def _frames(log: LogText, fatal: int) -> list[tuple[int, re.Match[str]]]:
-    """Return the frames of the crashed thread, innermost first, with their line indexes."""
-    start = next((k for k in range(fatal, len(log.lines)) if "Current thread 0x" in log.lines[k]), len(log.lines))
-    frames: list[tuple[int, re.Match[str]]] = []
+def _at(what: str, chosen: _Frame, quotes: Sequence[Quote]) -> Crash:
+    frame = chosen[1]
+    return Crash(what, frame["file"], int(frame["line"]), frame["function"], tuple(quotes))
+
+
+def _frames(log: LogText, start: int) -> list[_Frame]:
+    """Return the frames below the line that names their thread, innermost first, with their line indexes."""
+    frames: list[_Frame] = []
     for index in range(start + 1, len(log.lines)):
         frame = _FRAME.search(log.lines[index])
         if frame is None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import shlex
 import signal
 
-from ddp_run.evidence.crash_text import crash_of
+from ddp_run.evidence.crash_text import crash_of, stacks_at_the_end
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.judge.advice import by_core, by_phase
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
@@ -36,15 +36,18 @@ _KILLED = (
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match every death: report what is known and where to look."""
-    cause = f"{death.who} exited with {in_words(death.code).removeprefix('exit ')} and printed no error"
+    crash = crash_of(death)
+    left = stacks_at_the_end(death.stderr) if (death.code or 0) > 0 else None
+    why = "and printed no error" if left is None else f"while its main thread was{left.where}"
+    cause = f"{death.who} exited with {in_words(death.code).removeprefix('exit ')} {why}"
     if death.code is not None and death.code < 0:
         cause = f"{death.who} was killed by {in_words(death.code)}; sender unknown"
     if death.code is None and attempt.logs_only:
         cause = f"{death.who} failed; the log does not show why"
-    crash = crash_of(death)
     if crash is not None:
         cause = f"{death.who} was killed by {in_words(death.code)}{crash.where}"
-    quote = _last_line(death.stderr) if crash is None else crash.quotes
+    shown = crash or left
+    quote = _last_line(death.stderr) if shown is None else shown.quotes
     advice = _read(death, attempt)
     if death.code == -signal.SIGKILL:
         # its last line has nothing to do with a signal that a program cannot foresee; memory is what to look at next
