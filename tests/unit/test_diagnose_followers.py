@@ -10,6 +10,7 @@ from tests.unit.test_diagnose import PEER, SECOND, death, leaver, log, lost_peer
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
 from ddp_run.judge.catalogue import Cause, catalogue
 from ddp_run.judge.diagnose import judge
+from ddp_run.judge.findings import LATE_NS
 from ddp_run.judge.verdict import Confidence, Finding, FirstFailure, Layer, Retry, Rule
 from ddp_run.record.events import LocalRank, MonotonicNs, Rank
 
@@ -45,6 +46,24 @@ def test_a_rank_that_ended_as_the_stop_asked_it_to_did_not_fail_on_its_own(
     code: int, raised: str | None, sent: tuple[int, ...], reason: str | None
 ) -> None:
     assert followed(death(1, code, SECOND, raised=raised, sent=sent)) == reason
+
+
+@pytest.mark.parametrize(
+    ("late", "code", "alone"),
+    [
+        pytest.param(LATE_NS, -11, False, id="a crash at once"),
+        pytest.param(LATE_NS + 1, -11, True, id="a crash later"),
+        pytest.param(LATE_NS, 3, True, id="an exit"),
+        pytest.param(LATE_NS, -15, True, id="the signal"),
+    ],
+)
+def test_a_rank_that_was_crashing_as_the_agent_told_it_to_end_may_have_been_first(
+    late: int, code: int, alone: bool
+) -> None:
+    """The kernel reports a crash late, and the agent may have seen another one first."""
+    verdict = judge(run(death(0, -11, SECOND), death(1, code, SECOND + late, sent=(15,))))
+    assert [each.reason.startswith("stopped") for each in verdict.collateral] == [alone]
+    assert any("which came first is uncertain" in note for note in verdict.notes) is not alone
 
 
 def test_a_rank_that_lost_its_peer_followed_whatever_it_was_sent() -> None:

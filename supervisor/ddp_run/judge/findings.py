@@ -21,6 +21,8 @@ from ddp_run.judge.verdict import Finding
 from ddp_run.values.signals import in_words
 
 _Asked = TypeVar("_Asked")
+LATE_NS = 50_000_000
+"""The longest delay of the kernel's report of an end, on a busy host."""
 _WITH_AGENT_NS = 1_000_000_000
 """How long before the agent's end a rank may be reported that went with it."""
 
@@ -98,10 +100,14 @@ class Rules:
         sent = [number for number in death.signals_sent if death.code == -number]
         if sent:
             return "stopped with the job"
-        if death.signals_sent and death.obeyed:
+        if death.signals_sent and death.obeyed and not self._crashed_with_the_first(death):
             told = in_words(-death.signals_sent[0])
             return f"stopped with the job, after {told}"
         return "lost torch's agent" if self._went_with_agent(death) else ""
+
+    def _crashed_with_the_first(self, death: Death) -> bool:
+        """Whether the agent told a rank to end that was crashing already: its end is reported late."""
+        return death.crashed and 0 < death.order - self.attempt.deaths[0].order <= LATE_NS
 
     def _went_with_agent(self, death: Death) -> bool:
         """Whether the kernel killed it because the agent had died before it (PR_SET_PDEATHSIG)."""

@@ -12,15 +12,12 @@ from dataclasses import replace
 from ddp_run.evidence.crash_text import crash_of
 from ddp_run.evidence.exception_chain import failed_ranks
 from ddp_run.evidence.model import UNORDERED, Death
-from ddp_run.judge.findings import Judged
+from ddp_run.judge.findings import LATE_NS, Judged
 from ddp_run.judge.passed_on import is_silent, only_followed, tells_of
 from ddp_run.judge.verdict import Collateral, Confidence, Finding, FirstFailure, Retry
 from ddp_run.record.events import MonotonicNs, Rank
 from ddp_run.values.signals import in_words, signal_name
 from ddp_run.values.words import named_ranks
-
-_LATE_NS = 50_000_000
-"""The longest delay of the kernel's report, on a busy host."""
 
 
 def first_end(deaths: Sequence[Death]) -> tuple[int, tuple[int, ...]]:
@@ -40,7 +37,7 @@ def first_end(deaths: Sequence[Death]) -> tuple[int, tuple[int, ...]]:
     close += [
         index
         for index, death in enumerate(deaths[1:], 1)
-        if death.failed_at is None and death.order - earliest.order <= _LATE_NS
+        if death.failed_at is None and death.order - earliest.order <= LATE_NS
     ]
     first = min(close, key=lambda index: (_weight(deaths[index]), index))
     return first, tuple(index for index in close if index != first)
