@@ -272,7 +272,8 @@ def _shown_frames(text: str) -> list[re.Match[str]]:
 def before_last(text: str) -> ExceptionInfo | None:
     """Return the exception shown before the last one in a chained traceback: what the program was handling, for example
     as it called `sys.exit`."""
-    lines = text.splitlines()
+    _, header, of_worker = text.rpartition(f"\nOriginal {HEADER}")  # what led to that is its worker's own
+    lines = f"{HEADER}{of_worker}".splitlines() if header else text.splitlines()
     chain = [index for index, line in enumerate(lines) if CHAIN.search(line)]
     return from_text("\n".join(lines[: chain[-1]])) if chain else None
 

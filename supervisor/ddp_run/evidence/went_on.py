@@ -156,8 +156,9 @@ class WentOn:
             return True
         earliest = self._known[shown + 1]
         beside = (*self._lines[max(0, start - 1) : start], *self._lines[end : end + 1])
-        enough = 1 if any(HANDLED.search(line) for line in beside) else _KNOWN - runs_on
-        return len(earliest) >= enough and earliest[enough - 1] < start
+        handled = any(HANDLED.search(line) for line in beside)
+        enough = 1 if handled else _KNOWN - runs_on
+        return (len(earliest) >= enough and earliest[enough - 1] < start) or (handled and self._new[-1:] > [end])
 
     def between(self, one: int, other: int) -> bool:
         """Whether lines between these two show progress."""

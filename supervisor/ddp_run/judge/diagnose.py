@@ -18,11 +18,11 @@ from ddp_run.judge.first_end import (
     ended_silently,
     finished_first,
     first_end,
+    first_in_text,
     followed,
     follower,
     how_close,
     lost_peer,
-    missed_by,
     of_death,
     shown_on,
 )
@@ -199,7 +199,7 @@ class _Judgement:
     def _first(self, own: Sequence[Judged]) -> Judged:
         """Return the first rank that failed on its own."""
         index, _rivals = first_end([item.death for item in own])
-        return missed_by(own[index], own) if self.attempt.logs_only else own[index]
+        return first_in_text(own[index], own) if self.attempt.logs_only else own[index]
 
     def _to_blame(self, first: Judged, own: Sequence[Judged], judged: Sequence[Judged]) -> Judged:
         """Return the rank whose failure the first one passes on, or the first one itself. Adds a note if a different

@@ -142,14 +142,24 @@ def _known(waiting: Sequence[Death]) -> list[Rank]:
     return [death.rank for death in waiting if death.rank is not None]
 
 
-def missed_by(waited: Judged, own: Sequence[Judged]) -> Judged:
-    """For pasted logs: return the rank that the first one waited for, if it did: one that raised before the timeout.
+def first_in_text(first: Judged, own: Sequence[Judged]) -> Judged:
+    """For pasted logs: return the rank that explains the first one's end: one with a reason, if it was only told to
+    end; one whose exception shows the same cause, if it shows none; or the one that it waited for."""
+    if first.finding.rule.end == "told":
+        reasons = [item for item in own if item.finding.rule.end != "told" and not item.finding.rule.general]
+        return min(reasons, key=shown_on, default=first)
+    if first.finding.rule.end == "waited":
+        return _missed_by(first, own)
+    same = (item for item in own if item.death.exception is not None and item.finding.rule is first.finding.rule)
+    return next(same, first) if first.death.exception is None else first
+
+
+def _missed_by(waited: Judged, own: Sequence[Judged]) -> Judged:
+    """Return the rank that the first one waited for, if it did: one that raised before the timeout.
 
     One that raised below the timeout counts if that speaks against its host, or is a mistake in its program while it
     shows no timeout: no timeout leads to that.
     """
-    if waited.finding.rule.end != "waited":
-        return waited
     told = shown_on(waited)
     rest = [item for item in own if item.death.exception is not None and item.finding.rule.end != "waited"]
     shown = [

@@ -43,12 +43,14 @@ def explain_logs(logs: Sequence[Log]) -> Verdict:
 
 
 def _hides(joined: Verdict, found: Verdict) -> bool:
-    """Whether joining lines that were not wrapped hid the exception that they show: only the bare name of its class is
-    left, or a request to end."""
+    """Whether joining lines that were not wrapped hid the exception that they show: only the bare name of its class, or
+    words of the program's own class are left, or a request to end."""
     shown, left = _raised(found), _raised(joined)
     rule = rule_named(joined.cause)
     told = rule is not None and rule.end == "told"  # what ended the job if nothing failed before
-    return shown is not None and (told or (left is not None and shown.endswith(f".{left}")))
+    if shown is None or told:
+        return shown is not None
+    return exception_chain.is_own(shown) if left is None else shown.type.endswith(f".{left.type}")
 
 
 def _revives(joined: Verdict, found: Verdict, logs: Sequence[Log]) -> bool:
@@ -59,13 +61,14 @@ def _revives(joined: Verdict, found: Verdict, logs: Sequence[Log]) -> bool:
 
 def _is_vague(verdict: Verdict) -> bool:
     rule = rule_named(verdict.cause)
-    return rule is None or rule.general or rule.consequence
+    if rule is None or rule.general or rule.consequence:
+        return True
+    return rule.end == "crashed" and verdict.confidence == "likely"
 
 
-def _raised(verdict: Verdict) -> str | None:
-    """Return the class of the exception that it rests on."""
-    exception = verdict.first_failure.exception if verdict.first_failure is not None else None
-    return None if exception is None else exception.type
+def _raised(verdict: Verdict) -> ExceptionInfo | None:
+    """Return the exception that it rests on."""
+    return verdict.first_failure.exception if verdict.first_failure is not None else None
 
 
 def _read(logs: Sequence[Log]) -> Verdict:

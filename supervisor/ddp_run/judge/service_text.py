@@ -78,6 +78,10 @@ _CLIENTS = (
         r"(?:Connection|Proxy|SSL|ChunkedEncoding)Error|(?:Connect|Read)Timeout|InvalidProxyURL",
     ),
     _Client("grpc.", r"\w{0,40}RpcError(?=: [\s\S]{0,400}?StatusCode\.(?:UNAVAILABLE|DEADLINE_EXCEEDED))"),
+    _Client(
+        "tritonclient.utils.",
+        r"InferenceServerException(?=: \[StatusCode\.(?:UNAVAILABLE|DEADLINE_EXCEEDED))",
+    ),
     _Client("fsspec.exceptions.", r"FSTimeoutError"),
     _Client("pymongo.errors.", r"ServerSelectionTimeoutError|AutoReconnect|NetworkTimeout|ConnectionFailure"),
     _Client("kafka.errors.", r"NoBrokersAvailable|KafkaTimeoutError|KafkaConnectionError"),

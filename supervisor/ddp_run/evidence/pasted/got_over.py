@@ -9,9 +9,10 @@ about a lost engine.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ddp_run.evidence import childfailed, exception_chain, traceback_text
+from ddp_run.evidence.lines_with import lines_with
 from ddp_run.evidence.pasted import launcher_text, started_again
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.traceback_text import HEADER
@@ -24,6 +25,7 @@ _PASSED = re.compile(
     r"(?:(?<!=)={3,200} |^)(?:[1-9]\d{0,6} passed)(?:, \d{1,6} (?:skipped|deselected|warnings?|xfailed|xpassed))*"
     r" in \d[\d.]{0,9} ?s"
 )
+_RAN = re.compile(r"Ran [1-9]\d{0,6} tests? in \d[\d.]{0,9}s$")
 _ANSWERED = re.compile(r'"(?:POST /\S{0,200}|GET /health\w{0,20}) HTTP/\d(?:\.\d)?" 20\d\b')
 _REFUSED = re.compile(r'"POST /\S{0,200} HTTP/\d(?:\.\d)?" 4\d\d\b|ValidationError: ')
 """A server that answers after it rejected a request goes on, unless it lost its engine. A started answer is logged
@@ -78,12 +80,19 @@ def until(spoken: SpokenText) -> int:
         if states and states[-1][1] == "COMPLETED":
             return states[-1][0] + 1
     passed = [index for index, line in enumerate(spoken.lines) if _TESTS in line and _PASSED.search(line)]
+    passed += _unittests(spoken.lines)
     failed, told_0 = _failed_ranks(spoken), told_of_0(spoken)
     reported = max(failed, default=-1)
     again = _ran_again(spoken, reported, told_0) if reported >= 0 else _left_with_0(spoken, told_0)
     begun = started_again.at(spoken, failed | _ends(spoken))
     over = _not_started(spoken), _restarted(spoken), _served(spoken), again, _next_step(spoken), begun
     return max([*over, *(index + 1 for index in passed)])
+
+
+def _unittests(lines: Sequence[str]) -> Iterator[int]:
+    """Yield the lines that say that all tests of a run of unittest passed: `OK`, a blank line below their number."""
+    ran = (index for index in lines_with(("Ran ",), lines) if _RAN.match(lines[index]))
+    return (index + 2 for index in ran if "".join(lines[index + 1 : index + 3]).strip()[:2] == "OK")
 
 
 def _left_with_0(spoken: SpokenText, told: int) -> int:

@@ -21,6 +21,7 @@ LINES_OF_ALL = 1_000_000
 LINES_OF_ONE = 2_000
 NAMED_BY_ALL = 128 << 10
 """The most rank mentions in total: five lines of `[rank0-4095]: …` name 20,480."""
+_NOTES = ("+ : ", "+ # ", "+ echo ")
 _USAGE = re.compile(r"\b[Uu]sage: ([\w.\-/]{1,200})")
 _REFUSED = re.compile(r"(?<![\w.\-/])([\w.\-/]{1,200}): error: ")
 
@@ -149,9 +150,12 @@ class SpokenText:
 
 
 def _help(lines: Sequence[str]) -> Iterator[int]:
-    """Yield the lines that argparse prints between `usage: PROGRAM` and `PROGRAM: error:`: what options are for."""
+    """Yield the lines that argparse prints between `usage: PROGRAM` and `PROGRAM: error:`: what options are for; and
+    notes that a shell traces (`set -x`)."""
     began: dict[str, int] = {}
     for index, line in enumerate(lines):
+        if line.startswith(_NOTES):
+            yield index
         usage = _USAGE.search(line) if "sage: " in line else None
         refused = _REFUSED.search(line) if ": error: " in line else None
         if usage is not None:
