@@ -573,3 +573,80 @@ def test_a_file_that_a_script_names_may_name_its_rank(head: str, rank: int) -> N
     found = explain(f"{head.format(0)}\n{steps}{head.format(2)}\n{HERE.format(3)}KeyError: 'uid'\n{agent}\n{EXITED}")
     assert found.first_failure is not None
     assert found.first_failure.rank == rank
+
+
+def test_of_those_that_were_only_killed_none_explains_the_end() -> None:
+    told = "srun: error: n1: tasks 2-3: Terminated\n"
+    memory = (
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=77.0. Some of the step tasks have been OOM Killed.\n"
+    )
+    found = explain(f"{STEPS}{told}{memory}srun: error: n2: task 6: Out Of Memory\n")
+    assert found.first_failure is not None
+    assert (found.cause, found.first_failure.rank, found.confidence) == ("host-oom", 6, "likely")
+    assert answer(f"{STEPS}{told}srun: error: n2: task 6: Exited with exit code 1\n")[1] == "preempted-sigterm"
+    pressed = FIT.format(0, 7) + "[rank0]: KeyboardInterrupt\n" + OOM
+    assert answer(pressed)[1] == "user-interrupt"  # and what else fails then
+
+
+def test_of_those_with_one_cause_the_one_is_named_whose_exception_shows_it() -> None:
+    kernel = "/p/Indexing.cu:1553: indexSelectLargeIndex: block: [1,0,0], thread: [6,0,0] Assertion `a < b` failed.\n"
+    raised = FIT.format(2, 8) + "[rank2]: torch.AcceleratorError: CUDA error: device-side assert triggered\n"
+    aborted = SEEN.replace("-11", "-6")
+    found = explain(f"{kernel}{raised}{aborted}")
+    assert found.first_failure is not None
+    assert (found.cause, found.first_failure.rank) == ("device-side-assert", 2)
+
+
+def test_what_a_script_goes_on_from() -> None:
+    step = HERE.format(3).replace("train", "<module>") + "OSError: [Errno 122] Disk quota exceeded\n"
+    missing = FIT.format(1, 4) + "[rank1]: ModuleNotFoundError: No module named 'flash'\n"
+    assert answer(f"{step}## cache: failed, going on without it\n## fit\nfit: 4 tasks\n{missing}")[1] == "import-error"
+    assert answer(f"{step}## cache: failed, going on without it\n")[1] == "disk-full"
+    assert answer(f"{step}## cache: failed\n## fit\nfit: 4 tasks\n")[1] == "disk-full"
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        pytest.param("+ : 'on \"Duplicate GPU detected : rank 0 and rank 1\" ask for more'", None, id="a note"),
+        pytest.param("+ echo 'on CUDA out of memory use less'", None, id="a message"),
+        pytest.param("torch.OutOfMemoryError: CUDA out of memory.", "cuda-oom", id="an error"),
+    ],
+)
+def test_notes_that_a_shell_traces_are_no_errors(line: str, cause: str | None) -> None:
+    assert answer(f"{line}\n{STEPS.splitlines()[0]}\n")[1] == cause
+
+
+def test_what_passed_tests_of_unittest_print() -> None:
+    lines = f"test_rank_dies (t.T) ...\n{SEEN}ok\n\n{'-' * 70}\nRan 3 tests in 8.20s\n\n"
+    assert answer(f"{lines}OK\n") == (None, None)
+    assert answer(f"{lines}OK (skipped=1)\n") == (None, None)
+    assert answer(f"{lines}FAILED (errors=1)\n")[0] == "failed"
+    assert answer(lines.replace("Ran 3", "Ran 0") + "OK\n")[0] == "failed"
+
+
+def test_what_led_to_the_exception_of_a_worker() -> None:
+    """A file that was not there yet, and what failed in its place."""
+    worker = FIT.format(3, 31) + "[rank3]: RuntimeError: Caught MemoryError in DataLoader worker process 1.\n"
+    worker += "[rank3]: Original Traceback (most recent call last):\n"
+    inside = '[rank3]:   File "/home/me/set.py", line {0}, in means\n[rank3]:     {1}\n[rank3]: {2}\n'
+    first = inside.format(40, "open(p)", "FileNotFoundError: [Errno 2] No such file or directory: '/c/means.npy'")
+    then = "[rank3]: Traceback (most recent call last):\n" + inside.format(44, "np.stack(x)", "MemoryError: no room")
+    handled = "".join(f"[rank3]: {line}\n" for line in AFTER.splitlines())
+    assert answer(worker + first + handled + then)[1] == "host-oom"
+
+
+def test_a_wrapped_watchdog_says_more_than_the_abort_below_it() -> None:
+    said = (
+        "[rank6]:[E506 21:19:02.1 ProcessGroupNCCL.cpp:632] [Rank 6] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=8, OpType=_ALLGATHER_BASE, NumelIn=3, NumelOut=3, Timeout(ms)=1800000) ran for 1800109 "
+        "milliseconds before timing out.",
+        "[rank6]:[E506 21:19:02.5 ProcessGroupNCCL.cpp:698] [Rank 6] To avoid data inconsistency, we are taking the "
+        "entire process down.",
+        "terminate called after throwing an instance of 'c10::DistBackendError'",
+        "  what():  [PG ID 0 PG GUID 0(default_pg) Rank 6] Process group watchdog thread terminated with exception: "
+        "[Rank 6] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8, OpType=_ALLGATHER_BASE, NumelIn=3, "
+        "NumelOut=3, Timeout(ms)=1800000) ran for 1800109 milliseconds before timing out.",
+    )
+    wrapped = "".join(f"{line[at : at + 70]}\n" for line in said for at in range(0, len(line), 70))
+    assert answer(wrapped)[1] == "nccl-timeout-hang"

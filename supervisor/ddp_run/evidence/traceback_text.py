@@ -50,7 +50,7 @@ _OTHER_SPEAKER = re.compile(
     r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:|\[?\d\d/\d\d/\d{4} \d\d:"
     r"|\[?\d\d:\d\d:\d\d[\], ]|\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[\]: |]"
     r"|\[?[EWIF]\d{4} |\[(?:rank\d+\]:)?\[?[EWIF]\d* |Exception (?:ignored|in thread)|\s*\d+%\||\w+Warning: "
-    r"|(?:make(?:\[\d{1,9}\])?|srun|slurmstepd): )"
+    r"|(?:make(?:\[\d{1,9}\])?|srun|slurmstepd): |#{2,6} )"  # or a script's heading
 )
 _OF_THE_SYSTEM = re.compile(r"^\[Errno -?\d{1,9}\] [^'\":]{1,100}(?:: (?:'.*'|\".*\"))?$")
 """What OSError makes of a code and a file's name: all in one line."""

@@ -143,9 +143,9 @@ def _known(waiting: Sequence[Death]) -> list[Rank]:
 
 
 def first_in_text(first: Judged, own: Sequence[Judged]) -> Judged:
-    """For pasted logs: return the rank that explains the first one's end: one with a reason, if it was only told to
-    end; one whose exception shows the same cause, if it shows none; or the one that it waited for."""
-    if first.finding.rule.end == "told":
+    """For pasted logs: return the rank that explains the first one's end: one with a reason, if it was only killed; one
+    whose exception shows the same cause, if it shows none; or the one that it waited for."""
+    if first.finding.rule.end == "told" and first.death.killed_without_exception:
         reasons = [item for item in own if item.finding.rule.end != "told" and not item.finding.rule.general]
         return min(reasons, key=shown_on, default=first)
     if first.finding.rule.end == "waited":

@@ -37,7 +37,7 @@ def explain_logs(logs: Sequence[Log]) -> Verdict:
         return found
     for joined in wrapped.joined(logs):
         again = _read(joined)
-        if not _is_vague(again) and not _hides(again, found) and not _revives(again, found, logs):
+        if _says_more(again, found) and not _hides(again, found) and not _revives(again, found, logs):
             return replace(again, confidence="likely", notes=(*again.notes, wrapped.NOTE))
     return found
 
@@ -57,6 +57,13 @@ def _revives(joined: Verdict, found: Verdict, logs: Sequence[Log]) -> bool:
     """Whether joining lines only hid that the program went on after what the joined ones show."""
     shown = max((quote.line or 0 for quote in joined.evidence), default=0)
     return found.cause is None and LogEnd(SpokenText.of_logs(logs)).went_on_after(shown)
+
+
+def _says_more(joined: Verdict, found: Verdict) -> bool:
+    more, rule = rule_named(joined.cause), rule_named(found.cause)
+    if more is None or _is_vague(joined):
+        return False
+    return rule is None or rule.end != "crashed" or explains(more, rule)
 
 
 def _is_vague(verdict: Verdict) -> bool:
