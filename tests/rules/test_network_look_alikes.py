@@ -200,3 +200,20 @@ def test_who_is_missing_may_only_answer_the_others(enqueued: str, rank: int) -> 
     found = explain(waited.format(0) + waited.format(1) + f"{answered}{enqueued}.\n{died}")
     assert found.first_failure is not None
     assert (found.cause, found.first_failure.rank) == ("nccl-timeout-hang", rank)
+
+
+@pytest.mark.parametrize(
+    ("rank", "said"),
+    [
+        pytest.param(0, "rank 0 called BARRIER while rank 1 called GATHER", id="a rank of the whole job"),
+        pytest.param(3, "rank 3 called BARRIER while another rank of its group called GATHER", id="of a group"),
+    ],
+)
+def test_torch_counts_ranks_within_the_group(rank: int, said: str) -> None:
+    """Source: torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp; a barrier's print has no comma."""
+    mark = f"[rank{rank}]: "
+    text = f'{mark}Traceback (most recent call last):\n{mark}  File "/home/me/fit.py", line 3, in main\n'
+    text += f"{mark}RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
+    text += "CollectiveFingerPrint(SequenceNumber=13OpType=BARRIER), but Rank 1 is running collective: "
+    text += "CollectiveFingerPrint(SequenceNumber=0OpType=GATHER).Collectives differ in the following aspects: \n"
+    assert explain(text).title == said

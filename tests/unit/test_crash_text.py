@@ -149,3 +149,13 @@ def test_a_rank_that_a_watchdog_ended_below_the_stacks_of_its_threads(
     assert found.title == f"rank 1 {title}"
     assert len(found.evidence) == shown
     assert found.evidence[-1].text.endswith("line 8 in step" if shown == 2 else last)
+
+
+def test_a_program_may_print_the_stack_of_the_crashed_thread_alone(tmp_path: Path) -> None:
+    rank = tmp_path / "attempt_0" / "rank_1"
+    rank.mkdir(parents=True)
+    (tmp_path / "train.py").write_text(PROGRAM.replace("open(sys.argv[1], 'w')", "").replace("True", "False", 1))
+    command = [sys.executable, str(tmp_path / "train.py"), str(rank / "stderr.log"), "7"]
+    done = subprocess.run(command, stderr=subprocess.DEVNULL, timeout=limit(60), check=False)
+    assert done.returncode == -signal.SIGBUS
+    assert verdict(tmp_path, done.returncode).title == "rank 1 was killed by SIGBUS in step (train.py:12)"

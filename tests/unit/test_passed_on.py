@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -33,6 +34,12 @@ def logged(rank: int, died: int, *lines: str, said: str = "KeyError: 'cosine'", 
     text = log("ERROR:train:training failed", *traceback('x = d["cosine"]', said).split("\n"), *lines)
     told = death(rank, -15, died, sent=(15,), stderr=log() if stdout else text)
     return replace(told, stdout=text if stdout else log(), phase="shutdown")
+
+
+def logged_as_json(rank: int, died: int) -> Death:
+    record = {"level": "error", "msg": "training failed", "exc": traceback('x = d["cosine"]', "KeyError: 'cosine'")}
+    text = log('{"msg": "step 1"}', json.dumps(record), '{"msg": "uploading"}')
+    return replace(death(rank, -15, died, sent=(15,)), stdout=text)
 
 
 def waited(rank: int, at: int) -> Death:
@@ -98,6 +105,7 @@ PASSED_ON = [
         lost_peer(1, 100), logged(0, 9 * SECOND, "INFO:train:closing 3 files"), "likely", id="which it tells of"
     ),
     pytest.param(lost_peer(1, 100), logged(0, 9 * SECOND, stdout=True), "likely", id="its log goes to stdout"),
+    pytest.param(lost_peer(1, 100), logged_as_json(0, 9 * SECOND), "likely", id="its log is JSON"),
     pytest.param(waited(1, 100), logged(0, 9 * SECOND), "likely", id="the others waited for it"),
     pytest.param(
         waited(1, 100), raised(0, 900, 'lr = config["lr"]', "KeyError: 'lr'"), "likely", id="for one that failed later"

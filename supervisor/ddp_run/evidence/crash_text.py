@@ -24,6 +24,8 @@ _FRAME = re.compile(
 )
 _ABORTED = f"{_FATAL_WORDS}Aborted"
 _THREAD = "(most recent call first):"
+_CRASHED = ("Current thread 0x", "Stack (most recent call first):")
+"""Above the frames of the crashed thread: of all threads, or if only its own are shown."""
 _CUT = re.compile(r"[^\n]Fatal Python error: Segmentation fault")
 _Frame = tuple[int, re.Match[str]]
 
@@ -89,7 +91,8 @@ def _read(log: LogText) -> Crash | None:
     said = _FATAL.search(log.lines[fatal]) if fatal is not None else None
     if fatal is None or said is None:
         return None
-    start = next((k for k in range(fatal, len(log.lines)) if "Current thread 0x" in log.lines[k]), len(log.lines))
+    below = range(fatal, len(log.lines))
+    start = next((k for k in below if any(words in log.lines[k] for words in _CRASHED)), len(log.lines))
     frames = _frames(log, start)
     chosen = next((each for each in frames if not is_library(each[1]["file"])), frames[0] if frames else None)
     if chosen is None:

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from ddp_run.evidence import exception_chain, traceback_text
 from ddp_run.evidence.model import LogText
+from ddp_run.evidence.pasted.json_lines import unfolded
+from ddp_run.evidence.traceback_text import HEADER
 from ddp_run.evidence.went_on import WentOn
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.record.events import ExceptionInfo
@@ -19,6 +21,8 @@ def last_exception(code: int | None, log: LogText) -> ExceptionInfo | None:
     """
     if code is not None and code < 0 and code not in (-signal.SIGINT, -signal.SIGABRT):
         return None
+    if any(line.startswith("{") and HEADER in line for line in log.lines):  # a logger's, as JSON
+        log = replace(log, lines=tuple(more for line in log.lines for more in unfolded(line)))
     printed = traceback_text.last(log.lines)
     if printed is None:
         return None

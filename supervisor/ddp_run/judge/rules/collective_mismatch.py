@@ -31,7 +31,7 @@ RULE = Rule(
     unlike="together",
 )
 _PRINT = (
-    r"CollectiveFingerPrint\((?:SequenceNumber=(?P<{0}seq>\d+), ?)?OpType=(?P<{0}op>\w+)"
+    r"CollectiveFingerPrint\((?:SequenceNumber=(?P<{0}seq>\d+)(?:, ?)?)?OpType=(?P<{0}op>\w+)"
     r"(?:, ?TensorShape=\[(?P<{0}shape>[^\]]*)\])?"
 )
 _ADVICE = (
@@ -50,7 +50,7 @@ _DETECTED = like(
     + r".*?, but Rank (?P<b>\d+) is running (?:inconsistent )?collective: "
     + _PRINT.format("b_")
     + r")?",
-    cause="{who} called a different collective than its peers",
+    cause="{who} and its peers called different collectives",
 )
 _GLOO = meaning(
     like(r"op\.preamble\.length <= op\.nbytes(?:\. (?P<got>\d+) vs (?P<wanted>\d+))?"),
@@ -117,6 +117,8 @@ def _detected(hit: Hit, death: Death) -> Finding:
         return hit.finding(RULE, death, advice=_ADVICE)
     one, other = _told(hit, "a_"), _told(hit, "b_")
     both = f"rank {hit['a']} called {one} while rank {hit['b']} called {other}"
+    if death.rank is not None and int(hit["a"]) != death.rank:  # torch counts them within the group
+        both = f"{death.who} called {one} while another rank of its group called {other}"
     number = f" (collective #{hit['a_seq']})" if hit["a_seq"] and hit["a_seq"] == hit["b_seq"] else ""
     return hit.finding(RULE, death, both + number, _ADVICE[1:])
 
