@@ -6,10 +6,12 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.waiting import limit
@@ -64,7 +66,17 @@ def test_a_node_that_is_unfit_makes_all_unfit(cluster: Cluster, tmp_path: Path) 
     assert [each["value"] for each in findings(found[0], "data_on_ranks")] == ["rank 1 cannot read it"]
 
 
-@pytest.mark.alone  # all nodes share this host's CPUs: what else runs makes a pair slow
+@pytest.fixture
+def quiet_host() -> None:
+    """All nodes share this host's CPUs: what else runs makes a pair slow. A host that stays busy can't measure."""
+    deadline = time.monotonic() + limit(120)
+    while psutil.cpu_percent(1.0) > 25:
+        if time.monotonic() > deadline:
+            pytest.skip("other programs keep this host busy")
+
+
+@pytest.mark.alone
+@pytest.mark.usefixtures("quiet_host")
 @pytest.mark.parametrize(("nodes", "slow"), [(3, 1), (4, 3)])
 def test_the_slow_node_is_named(clusters: Callable[[int], Cluster], tmp_path: Path, nodes: int, slow: int) -> None:
     cluster = clusters(nodes)
@@ -79,6 +91,7 @@ def test_the_slow_node_is_named(clusters: Callable[[int], Cluster], tmp_path: Pa
 
 
 @pytest.mark.alone
+@pytest.mark.usefixtures("quiet_host")
 @pytest.mark.parametrize(("one", "other", "rate"), [(1, 3, "200mbit"), (0, 2, "500kbit")])
 def test_the_slow_link_is_named(
     clusters: Callable[[int], Cluster], tmp_path: Path, one: int, other: int, rate: str
