@@ -117,7 +117,7 @@ def _detected(hit: Hit, death: Death) -> Finding:
         return hit.finding(RULE, death, advice=_ADVICE)
     one, other = _told(hit, "a_"), _told(hit, "b_")
     both = f"rank {hit['a']} called {one} while rank {hit['b']} called {other}"
-    if death.rank is not None and int(hit["a"]) != death.rank:  # torch counts them within the group
+    if death.rank is not None and hit["a"] != str(death.rank):  # torch counts them within the group
         both = f"{death.who} called {one} while another rank of its group called {other}"
     number = f" (collective #{hit['a_seq']})" if hit["a_seq"] and hit["a_seq"] == hit["b_seq"] else ""
     return hit.finding(RULE, death, both + number, _ADVICE[1:])
