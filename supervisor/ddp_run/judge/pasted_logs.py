@@ -48,8 +48,10 @@ def _hides(joined: Verdict, found: Verdict) -> bool:
     shown, left = _raised(found), _raised(joined)
     rule = rule_named(joined.cause)
     told = rule is not None and rule.end == "told"  # what ended the job if nothing failed before
-    if shown is None or told:
-        return shown is not None
+    if shown is None:
+        return False
+    if told:
+        return True
     return exception_chain.is_own(shown) if left is None else shown.type.endswith(f".{left.type}")
 
 

@@ -53,8 +53,11 @@ _WITH_0 = re.compile(
 """What started the program says how it ended."""
 _ASKED = re.compile(r"(?:^|[\s;])echo \$\?\s*$")
 """A shell's prompt; the code is in the next line."""
-_STATE = re.compile(r"[Ss]tate[:=] ?(?P<state>[A-Z_]{4,20})\b")
-"""A job's, as schedulers and their prologs and epilogs print it."""
+_STATE = re.compile(
+    r"(?i:\bjob)[^\n]{0,40}?[Ss]tate[:=] ?(?P<of_job>[A-Z_]{4,20})\b"
+    r"|(?:exit_?code|ExitCode)[:=] ?\d{1,3}\b[^\n]{0,10}? [Ss]tate[:=] ?(?P<with_code>[A-Z_]{4,20})\b"
+)
+"""A job's, as schedulers and their epilogs print it."""
 
 _NO_PORT = "server socket has failed to listen"
 _OF_AGENT = "torch/distributed/elastic/rendezvous/"
@@ -76,7 +79,8 @@ def until(spoken: SpokenText) -> int:
         last = {row["job"] or index: row["state"] for index, row in rows}
         if rows and set(last.values()) == {"COMPLETED"}:
             return rows[-1][0] + 1
-        states = [(index, hit["state"]) for index, line in enumerate(spoken.lines) if (hit := _STATE.search(line))]
+        found = ((index, _STATE.search(line)) for index, line in enumerate(spoken.lines) if "tate" in line)
+        states = [(index, hit[hit.lastgroup or 0]) for index, hit in found if hit is not None]
         if states and states[-1][1] == "COMPLETED":
             return states[-1][0] + 1
     passed = [index for index, line in enumerate(spoken.lines) if _TESTS in line and _PASSED.search(line)]

@@ -22,6 +22,7 @@ LINES_OF_ONE = 2_000
 NAMED_BY_ALL = 128 << 10
 """The most rank mentions in total: five lines of `[rank0-4095]: …` name 20,480."""
 _NOTES = ("+ : ", "+ # ", "+ echo ")
+"""Commands that a shell traces, and that only say something."""
 _USAGE = re.compile(r"\b[Uu]sage: ([\w.\-/]{1,200})")
 _REFUSED = re.compile(r"(?<![\w.\-/])([\w.\-/]{1,200}): error: ")
 
