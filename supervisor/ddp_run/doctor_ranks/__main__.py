@@ -173,11 +173,13 @@ class Steps:
         told = schedule.best(self._of_all(found))
         for _ in range(schedule.TIMES):
             again = schedule.suspicious(told)
+            if not again:
+                break
             found = []
             for one, other in again:
                 self.doing(f"nodes {one} and {other} again, alone")
                 found += self._measured([(one, other)])
-            told = schedule.best([*told, *self._of_all(found)]) if again else told
+            told = schedule.best([*told, *self._of_all(found)])
         self.report("pairs", pairs=told)
 
     def _measured(self, pairs: list[tuple[int, int]]) -> list[dict[str, Any]]:

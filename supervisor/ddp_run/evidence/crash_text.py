@@ -79,7 +79,7 @@ def stacks_at_the_end(log: LogText) -> Crash | None:
         begin -= 1
     last = next((k for k in range(len(lines) - 1, begin - 1, -1) if _THREAD in lines[k]), len(lines))
     frames = _frames(log, last)
-    own = next((each for each in frames if not is_library(each[1]["file"])), None)
+    own = _of_program(frames)
     if own is None or frames[-1][1]["function"] != "<module>":
         return None
     above = [log.quote(begin - 1)] if begin else []
@@ -94,10 +94,15 @@ def _read(log: LogText) -> Crash | None:
     below = range(fatal, len(log.lines))
     start = next((k for k in below if any(words in log.lines[k] for words in _CRASHED)), len(log.lines))
     frames = _frames(log, start)
-    chosen = next((each for each in frames if not is_library(each[1]["file"])), frames[0] if frames else None)
+    chosen = _of_program(frames) or (frames[0] if frames else None)
     if chosen is None:
         return Crash(said["what"].rstrip(), None, None, None, (log.quote(fatal),))
     return _at(said["what"].rstrip(), chosen, [log.quote(fatal), log.quote(chosen[0])])
+
+
+def _of_program(frames: Sequence[_Frame]) -> _Frame | None:
+    """Return the innermost frame of the program's own code."""
+    return next((each for each in frames if not is_library(each[1]["file"])), None)
 
 
 def _at(what: str, chosen: _Frame, quotes: Sequence[Quote]) -> Crash:

@@ -272,8 +272,7 @@ def _shown_frames(text: str) -> list[re.Match[str]]:
 def before_last(text: str) -> ExceptionInfo | None:
     """Return the exception shown before the last one in a chained traceback: what the program was handling, for example
     as it called `sys.exit`."""
-    _, header, of_worker = text.rpartition(f"\nOriginal {HEADER}")  # what led to that is its worker's own
-    lines = f"{HEADER}{of_worker}".splitlines() if header else text.splitlines()
+    lines = (_workers_own(text) or text).splitlines()
     chain = [index for index, line in enumerate(lines) if CHAIN.search(line)]
     return from_text("\n".join(lines[: chain[-1]])) if chain else None
 
@@ -318,9 +317,14 @@ def of_worker(exception: ExceptionInfo) -> ExceptionInfo | None:
     Source: torch/_utils.py, ExceptionWrapper: `Caught KeyError in DataLoader worker process 0.`, and below that
     `Original Traceback (most recent call last):` with the worker's own.
     """
-    text = exception.traceback or exception.message
+    original = _workers_own(exception.traceback or exception.message)
+    return from_text(original) if original and exception.message.startswith("Caught ") else None
+
+
+def _workers_own(text: str) -> str:
+    """Return the traceback of the worker, which that of the main process contains; empty if there is none."""
     _, header, original = text.rpartition(f"\nOriginal {HEADER}:\n")
-    return from_text(f"{HEADER}:\n{original}") if header and exception.message.startswith("Caught ") else None
+    return f"{HEADER}:\n{original}" if header else ""
 
 
 def of_group(exception: ExceptionInfo) -> ExceptionInfo | None:
@@ -329,9 +333,8 @@ def of_group(exception: ExceptionInfo) -> ExceptionInfo | None:
     Source: Lib/traceback.py, TracebackException.format: members are numbered, `+---------------- 2 ----------------`.
     """
     several = "+---------------- 2 ----------------" in exception.traceback
-    if several or not exception.type.endswith("ExceptionGroup"):
-        return None
-    return next(iter(_all_in(exception.traceback)[-1:]), None)
+    shown = () if several or not exception.type.endswith("ExceptionGroup") else _all_in(exception.traceback)
+    return shown[-1] if shown else None
 
 
 def at_its_origin(exception: ExceptionInfo) -> ExceptionInfo:

@@ -41,9 +41,10 @@ def source_of(first: Judged, judged: Sequence[Judged], rules: Rules) -> Source |
     own = [item for item in others if not item.reason and not only_followed(item)]
     if only_followed(first) or is_silent(first):
         reacted = "raised only as it lost its peer or waited" if only_followed(first) else "left without an exception"
-        found = (*_raised_by_others(own, rules), *_logged_by_others(others, rules))
-        why = f"{who} {reacted}, and {{}} shows its own exception"
-        return next((Source(item, why.format(item.death.who), sure=False) for item in found), None)
+        item = next(_raised_by_others(own, rules), None) or next(_logged_by_others(others, rules), None)
+        if item is None:
+            return None
+        return Source(item, f"{who} {reacted}, and {item.death.who} shows its own exception", sure=False)
     if raised is None or not raised_by_program(raised):
         return None
     told = [(item, tells_of(first.death, item.death)) for item in (*own, *_logged_by_others(others, rules))]
@@ -70,9 +71,8 @@ def tells_of(death: Death, other: Death) -> bool | None:
     if words_of(raised) == words_of(source):
         again = _RAISED_AGAIN.match(statement(raised)) and not _RAISED_AGAIN.match(statement(source))
         return True if named or again else None
-    own = {words_of(link) for link in chain(raised)}
-    quoted = any(words_of(link) not in own and _quotes(raised.message, link) for link in chain(source))
-    if quoted:
+    quoted = {words_of(link) for link in chain(source) if _quotes(raised.message, link)}
+    if quoted and not quoted <= set(map(words_of, chain(raised))):
         return named
     return False if named and death.rank not in _ranks(source) else None
 

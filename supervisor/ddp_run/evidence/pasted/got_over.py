@@ -100,7 +100,7 @@ def _unittests(lines: Sequence[str]) -> Iterator[int]:
 
 
 def _left_with_0(spoken: SpokenText, told: int) -> int:
-    """Return the index after the line that tells (`_told_of_0`) that the program exited with 0, if no launcher reports
+    """Return the index after the line that tells (`told_of_0`) that the program exited with 0, if no launcher reports
     another end, and the log shows only errors that it caught; else 0. A pipe's last command may hide another code."""
     if told < 0:
         return 0
