@@ -149,20 +149,20 @@ THREADS = [
 NOTHING: tuple[None] = (None,)
 
 REPORTS_ITSELF = [
-    _of("reports_itself", how, how, 1, *RAISED, marker=marker, phase=phase, ranks=3, followers=frozenset({0, 2}))
-    for how, marker, phase in (
-        *(("same", "same", (AFTER,)), ("named", "schedule", (AFTER,)), ("quoted", "schedule", (AFTER,))),
-        *(("the-exception", "schedule", (AFTER,)), ("store", "schedule", (None,)), ("waits", "schedule", (None,))),
-        *((f"cleans-up{more}", "schedule", (None,)) for more in ("", "-0", "-stdout")),
-    )
-]
-REPORTS_ITSELF += [
-    _of("reports_itself", "all-leave", "all-leave", 14, *RAISED, marker="schedule", phase=NOTHING, ranks=3,
-        followers=frozenset({0, 2})),
-    _of("reports_itself", "late", "late", 17, *RAISED, marker="schedule", phase=(AFTER,), ranks=3,
-        followers=frozenset({0, 2})),
+    *(
+        _of("reports_itself", how, how, code, *RAISED, marker=marker, phase=(phase,), ranks=3,
+            followers=frozenset({0, 2}))
+        for how, code, marker, phase in (
+            ("same", 1, "same", AFTER),
+            *((how, 1, "schedule", AFTER) for how in ("named", "quoted", "the-exception")),
+            *((how, 1, "schedule", None) for how in ("store", "waits", "cleans-up", "cleans-up-0", "cleans-up-stdout")),
+            ("all-leave", 14, "schedule", None),
+            ("late", 17, "schedule", AFTER),
+        )
+    ),
     _of("reports_itself", "hangs", "hangs", 1, "gloo-timeout-hang", phase=(AFTER,), ranks=3, followers=None),
 ]  # fmt: skip
+"""The phase of what a rank had only logged is unknown."""
 HEALTHY = [
     Job(name, words, 0, NOTHING, NOTHING, "-", NOTHING, None, "succeeded")
     for name, words in (
