@@ -7,8 +7,11 @@ import signal
 import pytest
 
 from ddp_run.evidence.model import Death, Evidence, LogText
+from ddp_run.judge.catalogue import NAMELESS
 from ddp_run.judge.diagnose import judge
+from ddp_run.judge.findings import Judged
 from ddp_run.judge.first_end import first_end
+from ddp_run.judge.verdict import Finding
 from ddp_run.record.events import ExceptionInfo, MonotonicNs, Rank
 
 MS = 1_000_000
@@ -78,7 +81,9 @@ RAISES = death(0, 1, 900, failed_ms=100, raised="ValueError")
     ],
 )
 def test_which_end_came_first(deaths: list[Death], first: int, rivals: tuple[int, ...]) -> None:
-    assert first_end(deaths) == (first, rivals)
+    own = [Judged(each, Finding(NAMELESS, ""), "") for each in deaths]
+    end = first_end(own, in_text=False)
+    assert (own.index(end.item), tuple(map(own.index, end.rivals))) == (first, rivals)
 
 
 def test_the_verdict_says_how_close_they_were() -> None:

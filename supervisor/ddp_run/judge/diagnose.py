@@ -15,10 +15,10 @@ from ddp_run.evidence.model import UNORDERED, Death, Evidence, Phase
 from ddp_run.judge.catalogue import Cause, load
 from ddp_run.judge.findings import Judged, Rules
 from ddp_run.judge.first_end import (
+    FirstEnd,
     ended_silently,
     finished_first,
     first_end,
-    first_in_text,
     followed,
     follower,
     how_close,
@@ -112,7 +112,8 @@ class _Judgement:
             return self._refused("unlike-nodes", UNFIT)
         judged = [self.rules.judge(death) for death in sorted(attempt.deaths, key=lambda death: death.order)]
         own = [item for item in judged if not item.reason]
-        first = self._first(own) if own else None
+        end = first_end(own, in_text=attempt.logs_only) if own else None
+        first = None if end is None else end.item
         if attempt.hung_s is not None:
             if first is None or not self._failed_before_hang(first):
                 return hung(attempt, self.causes, attempt.hung_s)
@@ -124,8 +125,8 @@ class _Judgement:
         stop = attempt.stop_signal
         if stop is not None and (first is None or not self._failed_before_stop(first, stop)):
             return self._interrupted(stop, judged)
-        if first is not None:
-            return self._failed(self._to_blame(first, own, judged), judged)
+        if end is not None:
+            return self._failed(self._to_blame(end, judged), judged)
         if attempt.logs_only and not judged:
             return self._from_text_without_deaths()
         return self._without_own_failure(judged)
@@ -196,25 +197,19 @@ class _Judgement:
         verdict = self._as_sure_as_the_order(verdict.with_finding(first.finding), judged)
         return replace(verdict, confidence="likely") if self.close and verdict.confidence == "certain" else verdict
 
-    def _first(self, own: Sequence[Judged]) -> Judged:
-        """Return the first rank that failed on its own."""
-        index, _rivals = first_end([item.death for item in own])
-        return first_in_text(own[index], own) if self.attempt.logs_only else own[index]
-
-    def _to_blame(self, first: Judged, own: Sequence[Judged], judged: Sequence[Judged]) -> Judged:
+    def _to_blame(self, end: FirstEnd, judged: Sequence[Judged]) -> Judged:
         """Return the rank whose failure the first one passes on, or the first one itself. Adds a note if a different
         failure may have come before it."""
+        first = end.item
         source = source_of(first, judged, self.rules)
         if source is not None:
             return self._passed_on(source)
-        index, rivals = first_end([item.death for item in own])
-        self.close = first is not own[index] or (index > 0 and own[index].death.order == UNORDERED)
-        unlike = [own[rival] for rival in rivals if _kind(own[rival]) != _kind(first)]
+        unlike = [rival for rival in end.rivals if _kind(rival) != _kind(first)]
+        self.close = end.guessed or bool(unlike)
         if unlike:
-            self.close = True
             self.notes.append(how_close([first.death, *(item.death for item in unlike)]))
-        elif rivals and first.death.failed_at is None:  # the cause is the same, whichever was first
-            self.notes.append(how_close([first.death, *(own[rival].death for rival in rivals)]))
+        elif end.rivals and first.death.failed_at is None:  # the cause is the same, whichever was first
+            self.notes.append(how_close([first.death, *(rival.death for rival in end.rivals)]))
         return self._named(first, judged)
 
     def _passed_on(self, source: Source) -> Judged:

@@ -7,7 +7,7 @@ memory, 8 to 16 ms after the actual end on an idle host. So such an end may have
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ddp_run.evidence.crash_text import crash_of
 from ddp_run.evidence.exception_chain import failed_ranks
@@ -20,27 +20,33 @@ from ddp_run.values.signals import in_words, signal_name
 from ddp_run.values.words import named_ranks
 
 
-def first_end(deaths: Sequence[Death]) -> tuple[int, tuple[int, ...]]:
-    """Return the index of the first end, and of the others that may have been first. `deaths` must be sorted by
-    `Death.order` and not empty.
+@dataclass(frozen=True, slots=True)
+class FirstEnd:
+    """The first of several failures, those that may have come before it, and whether the order is a guess."""
+
+    item: Judged
+    rivals: tuple[Judged, ...] = ()
+    guessed: bool = False
+
+
+def first_end(own: Sequence[Judged], *, in_text: bool) -> FirstEnd:
+    """Return the first of these failures, which must be sorted by `Death.order` and not empty.
 
     Among the candidates, the kind of end decides: a signal from outside, then an exception, then an exit code without a
     message. A process killed by a signal did not react to anything; an exit code may be a reaction to another rank's
     end.
     """
-    earliest = deaths[0]
+    earliest = own[0].death
     if earliest.failed_at is None and earliest.died_at is None:
         # a text: where a rank has Python's exit code for an exception, and shows none, another that shows one counts
         silent = earliest.exception is None and earliest.code == 1
-        return next((k for k, death in enumerate(deaths) if death.exception is not None), 0) if silent else 0, ()
-    close = [0]
-    close += [
-        index
-        for index, death in enumerate(deaths[1:], 1)
-        if death.failed_at is None and death.order - earliest.order <= LATE_NS
-    ]
-    first = min(close, key=lambda index: (_weight(deaths[index]), index))
-    return first, tuple(index for index in close if index != first)
+        shown = next((item for item in own if item.death.exception is not None), own[0]) if silent else own[0]
+        first = _first_in_text(shown, own) if in_text else shown
+        return FirstEnd(first, guessed=first is not own[0])
+    late = (item for item in own[1:] if item.death.failed_at is None)
+    close = [own[0], *(item for item in late if item.death.order - earliest.order <= LATE_NS)]
+    first = min(close, key=lambda item: _weight(item.death))
+    return FirstEnd(first, tuple(item for item in close if item is not first))
 
 
 def how_close(deaths: Sequence[Death]) -> str:
@@ -142,7 +148,7 @@ def _known(waiting: Sequence[Death]) -> list[Rank]:
     return [death.rank for death in waiting if death.rank is not None]
 
 
-def first_in_text(first: Judged, own: Sequence[Judged]) -> Judged:
+def _first_in_text(first: Judged, own: Sequence[Judged]) -> Judged:
     """For pasted logs: return the rank that explains the first one's end: one with a reason, if it was only killed; one
     whose exception shows the same cause, if it shows none; or the one that it waited for."""
     if first.finding.rule.end == "told" and first.death.killed_without_exception:
