@@ -175,10 +175,10 @@ def test_an_agent_that_had_met_the_others_only_lost_their_store() -> None:
     lost = (
         "[rank5]:[W1 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=9, addr=[b]:4, remote=[a]:9): Broken\n"
     )
-    for name in ("RendezvousConnectionError", "RendezvousTimeoutError"):
+    for name, cause in (("RendezvousConnectionError", "store-lost"), ("RendezvousTimeoutError", "rendezvous-timeout")):
         beat = f"W1 {api} send a keep-alive heartbeat to the rendezvous 'fit' due to an error of type {name}.\n"
         assert explain(lost + beat * 2).cause == "store-lost"
-        assert explain(f"{beat}torch.distributed.elastic.rendezvous.api.{name}: gone\n").cause == "rendezvous-timeout"
+        assert explain(f"{beat}torch.distributed.elastic.rendezvous.api.{name}: gone\n").cause == cause
 
 
 @pytest.mark.parametrize(

@@ -375,3 +375,65 @@ def test_bare_numbers_before_all_lines_are_ranks_if_torch_names_the_same() -> No
 def test_a_machine_that_was_preempted() -> None:
     steps = "".join(f"step {number}00 ppl {9 - number / 7:.3f}\n" for number in range(7))
     assert said(f"{steps}batch: task 0 RUNNING -> FAILED, exit code 50001 (VM preempted)\n")[0] == "preempted-sigterm"
+
+
+# --------------------------------------------------------------------------------------- whose lines they are
+
+
+def test_the_lines_below_a_ranks_native_message_are_its_own() -> None:
+    lost = (
+        "[rank1]:[E7 11:02:08.1 ProcessGroupNCCL.cpp:552] [Rank 1] Collective WorkNCCL(SeqNum=9) raised the following "
+        "async exception: NCCL error: remote process exited or there was a network error, NCCL version 2.21.5\n"
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"
+        "Last error:\nNET/IB : Got completion from peer 10.1.0.9<4711> with status=5 opcode=0\n"
+        "Exception raised from checkForNCCLErrors at ProcessGroupNCCL.cpp:1723 (most recent call first):\n"
+        "frame #0: c10::Error::Error() + 0x96 (0x7f5 in /env/torch/lib/libc10.so)\n"
+    )
+    own = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x07 (most recent call first):\n"
+    own += '  File "/home/me/kernels.py", line 3 in fused\n'
+    assert said(lost + own + ABORTED.replace("-6", "-11").replace("local_rank: 0", "local_rank: 3")) == ("segfault", 3)
+
+
+def test_an_agent_in_a_pod_means_the_rank_that_raised_there() -> None:
+    raised = (
+        'fit-{0} [rank{1}]: Traceback (most recent call last):\nfit-{0} [rank{1}]:   File "/app/fit.py", line 9, in '
+        "<module>\nfit-{0} [rank{1}]:     step()\nfit-{0} [rank{1}]: {2}\n"
+    )
+    noted = "fit-{0} [rank{1}]: step 40 | loss 2.1\n"
+    steps = "".join(noted.format(rank // 2, rank) for rank in (0, 1, 2, 4, 5))
+    seen = (
+        "fit-{} E1 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: 1) local_rank: {} (pid: 3)"
+    )
+    ended = f"{seen.format(2, 1)} of binary: /usr/bin/python\n"
+    assert said(steps + raised.format(2, 5, "KeyError: 'masks'") + ended) == ("python-exception", 5)
+    assert said(steps + raised.format(0, 0, "KeyError: 'masks'") + ended)[1] != 5
+
+
+RECORD = '{{"ts": 17660000{0:02d}.5, "level": "{1}", "rank": {2}, "event": "{3}"{4}}}\n'
+PUSHED = (
+    ', "exc_info": "Traceback (most recent call last):\\n  File \\"/app/push.py\\", line 4, in push\\n    post()'
+    '\\nrequests.exceptions.ConnectTimeout: timed out"'
+)
+
+
+def test_numbers_beside_the_text_of_a_record_show_steps() -> None:
+    steps = [RECORD.format(k, "info", 0, "fit", f', "step": {k}, "loss": 2.{k}') for k in range(10, 40)]
+    pushed = RECORD.format(20, "error", 0, "push failed", PUSHED)
+    assert said("".join([*steps[:10], pushed, *steps[10:]])) == (None, None)
+    assert said("".join([*steps, pushed])) == ("hub-network", 0)  # and nothing shows that it went on
+    same = [RECORD.format(k, "info", 0, "fit", ', "pid": 7') for k in range(10, 40)]
+    assert said("".join([*same[:10], pushed, *same[10:]]))[0] is not None  # times alone are no steps
+    ended = [RECORD.format(45, "info", 0, "over", f', "exit_code": {code}') for code in (0, 1)]
+    assert said("".join([*steps, pushed, ended[0]])) == (None, None)
+    assert said("".join([*steps, pushed, ended[1]])) == ("hub-network", 0)
+
+
+def test_of_ranks_that_a_scheduler_killed_together_none_failed_first() -> None:
+    cancelled = "slurmstepd: error: *** JOB 77 ON n1 CANCELLED AT 2026-01-01T06:00:21 DUE TO TIME LIMIT ***\n"
+    killed = "srun: error: n2: tasks 2-3: {}\nsrun: error: n1: tasks 0-1: Terminated\n"
+    found = explain(cancelled + killed.format("Terminated"))
+    assert (found.cause, found.first_failure, found.exit_code) == ("preempted-sigterm", None, 143)
+    assert found.title is not None and found.title.startswith("the job was killed by the scheduler")
+    raised = 'Traceback (most recent call last):\n  File "fit.py", line 9, in <module>\n    step()\nKeyError: 3\n'
+    ended = "".join(f"2: {line}\n" for line in raised.splitlines())
+    assert said(ended + cancelled + killed.format("Exited with exit code 1")) == ("python-exception", 2)

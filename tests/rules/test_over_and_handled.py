@@ -75,6 +75,9 @@ def test_what_options_are_for_is_no_failure() -> None:
     refused = f"{usage}fit.py: error: unrecognized arguments: --prot 1\n"
     box = "Root Cause (first observed failure):\n[0]:\n  rank      : 0 (local_rank: 0)\n  exitcode  : 2 (pid: 9)\n"
     assert answer(f"{refused}{box}srun: error: n1: task 0: Exited with exit code 1\n") == ("failed", "bad-arguments")
+    short = "usage: fit.py [-h] [--port P] [--ckpt C]\nfit.py: error: unrecognized arguments: --prot 1\n"
+    for text in (f"{usage}+ torchrun fit.py\n{short}{box}", f"[rank0]: {usage}[rank0]: {short}{box}"):
+        assert answer(text) == ("failed", "bad-arguments")
 
 
 def test_connections_to_a_node_that_was_told_to_stop() -> None:
@@ -538,7 +541,7 @@ def test_where_a_scheduler_or_a_shell_says_that_it_ended_well() -> None:
         assert answer(f"{lost}{told.replace('COMPLETED', 'NODE_FAIL')}")[0] == "failed"
         assert answer(f"{told}{lost}{told.replace('COMPLETED', 'FAILED')}")[0] == "failed"
     assert answer(f"{OOM}upload: state=COMPLETED\n")[0] == "failed"  # of something else
-    for told in ("me@n1:~$ echo $?\n0\n", "fit.sh: finished, status 0\n", "done (exit code 0)\n"):
+    for told in ("me@n1:~$ echo $?\n0\n", "fit.sh: finished, status 0\n", "done (exit code 0)\n", "ended (rc=0)\n"):
         assert answer(caught + told) == (None, None)
     for told in ("me@n1:~$ echo $?\n1\n", "fit.sh: finished, status 10\n", "0\n"):
         assert answer(caught + told)[0] == "failed"

@@ -182,8 +182,12 @@ class _Judgement:
         death = first.death
         others = [item for item in judged if item.death.rank != death.rank]
         gone = tuple(follower(item.death, followed(item, first)) for item in others)
-        first_failure, own_code = of_death(death), death.code
-        if first.finding.culprit is not None:
+        first_failure: FirstFailure | None = of_death(death)
+        own_code = death.code
+        if first.finding.of_the_job:
+            first_failure = None
+            gone = tuple(follower(item.death, "ended with the job") for item in judged)
+        elif first.finding.culprit is not None:
             first_failure = self._culprit(first.finding.culprit, death)
             gone = tuple(each for each in gone if each.rank != first.finding.culprit)
             # if the culprit has no exit code, use the code of the rank that reports it

@@ -63,7 +63,7 @@ class Rules:
 
     def _only_followed(self, death: Death, best: Finding, own: Finding) -> bool:
         """Whether the exception that ended a rank came of the one that it was handling, which is `own`: a clean-up that
-        fails, too, or finds its peers gone, or a report of the failure that doesn't get through."""
+        fails, too, or finds its peers gone or in another place, or a report of the failure that doesn't get through."""
         raised = death.exception
         if raised is None:
             return False
@@ -73,7 +73,7 @@ class Rules:
         caught = before_last(raised.traceback)
         last_resort = caught is not None and begins_at_module(caught)
         cleaned_up = in_removal(raised) or (in_exit(raised) and not raised_by_program(raised))
-        return last_resort or lost or cleaned_up or best.rule.end == "after" or own.rule.end == "sticky"
+        return last_resort or lost or cleaned_up or best.rule.end in ("after", "waited") or own.rule.end == "sticky"
 
     def _peer_ended(self, death: Death) -> bool:
         """Whether another rank had ended before: then this one's program lost it, whatever it was handling."""

@@ -108,6 +108,8 @@ class Finding:
     """The rank that the text names as the cause, if not the rank itself: for example, the one that it waits for."""
     exception: ExceptionInfo | None = None
     """The exception that shows it: the one that ended the rank, or one that led to it."""
+    of_the_job: bool = False
+    """Whether it ended all ranks alike, so that none failed first."""
 
 
 @frozen

@@ -48,7 +48,7 @@ _WITH_0 = re.compile(
     r"|return(?:ed|s)?(?: code)?|rc)"
     r"[ :=]{1,3}0\b(?![.:\d])|\bProcess \d{1,9} exits successfully\b"  # DeepSpeed's launch.py
     r"|\bReporting training SUCCESS\b"  # SageMaker's
-    r"|\b(?:done|ended|finished)\W{0,3}(?:with )?(?:exit )?(?:code|status)[ :=]{1,3}0\b"
+    r"|\b(?:done|ended|finished)\W{0,3}(?:with )?(?:exit )?(?:code|status|rc)[ :=]{1,3}0\b"
 )
 """What started the program says how it ended."""
 _ASKED = re.compile(r"(?:^|[\s;])echo \$\?\s*$")

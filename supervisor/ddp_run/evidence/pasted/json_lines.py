@@ -20,6 +20,8 @@ _DEEPEST = 4
 _MOSTLY = 0.9
 _FEW = 5
 _SAMPLE = 200
+_A_TIME = 1_000_000_000
+"""In seconds since 1970: later than 2001."""
 _TELLS = ("rror", "xception", HEADER)
 """Words in a field that adds information to the line itself."""
 
@@ -49,8 +51,20 @@ def unfolded(line: str, key: str | None = None) -> list[str]:
     text = record.get(own) if own is not None else None
     if not isinstance(text, str):
         return [line, *_within(record, (HEADER,))]
-    more = _within({name: value for name, value in record.items() if name != own}, _TELLS)
-    return [*(text.removesuffix("\n").split("\n")), *more]
+    others = {name: value for name, value in record.items() if name != own}
+    first, *rest = text.removesuffix("\n").split("\n")
+    said = [" ".join([first, *_counts(others)]), *rest, *_within(others, _TELLS)]
+    rank = record.get("rank")
+    known = isinstance(rank, int) and not isinstance(rank, bool) and not first.startswith("[")
+    return [f"[rank{rank}]: {each}" for each in said] if known else said
+
+
+def _counts(fields: dict[str, object]) -> Iterator[str]:
+    """Yield the numbers that a logger writes beside its text, such as `step=400`: no times, and nobody's rank."""
+    for name, value in fields.items():
+        counts = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _A_TIME
+        if counts and name != "rank":
+            yield f"{name}={value}"
 
 
 def _record(line: str) -> dict[str, object] | None:

@@ -22,6 +22,10 @@ _NUMBERED_PLACE = re.compile(r"(?<=[\-_])(?P<number>\d{1,6})$")
 _NAMED_PLACE = re.compile(r"\b[Rr]ank[ =:_]?(?P<rank>\d{1,6})\b(?!-)")
 _ITSELF = re.compile(r"\bRank (?P<ranks>\d{1,6}) successfully reached monitoredBarrier")
 """By gloo, about the rank that writes it."""
+_HEAD = ".cpp:"
+"""A message of torch's native code names its place, as in `[rank2]:[E319 09:11:23.0 ProcessGroupNCCL.cpp:552]`."""
+_GOES_ON = re.compile(r"nccl\w{1,40}: |Last error:|Exception raised from |frame #\d{1,4}:")
+"""Its further lines, which have no label."""
 _PROGRAMS_NAME = re.compile(r"\[(?P<name>[a-z_\-]{1,30}?) *\]$|(?P<service>[a-z][\w.\-]{0,100}?)[-_]\d{1,9}$")
 _TRAINS = re.compile(r"\bloss(?:_\w{1,20})?\b[ :=]{1,3}[\d.n]")
 _NUMBERS = re.compile(r"\d+")
@@ -90,6 +94,21 @@ def _label(text: str, place: str) -> _Label | None:
         return _Label(hit[0], _NUMBERS.sub("0", hit[0]), int(hit["number"]), hit.end())
     hit = _NUMBERED_PLACE.search(place) or _NUMBERED_LABEL.match(f"{place} ")
     return None if hit is None else _Label(place, _NUMBERS.sub("0", place), int(hit["number"]), 0)
+
+
+def continued(texts: Sequence[str], by: Sequence[Writer]) -> list[Writer]:
+    """Return the writers; the further lines of a rank's native message, which have no label, are that rank's."""
+    given = list(by)
+    head: Writer | None = None
+    reason = False
+    for index, text in enumerate(texts):
+        if by[index].ranks or by[index].agent:
+            head = by[index] if by[index].ranks and _HEAD in text else None
+        elif head is not None:
+            head = head if reason or _GOES_ON.match(text) else None
+            given[index] = given[index] if head is None else by[index]._replace(ranks=head.ranks)
+        reason = text.startswith("Last error:")
+    return given
 
 
 def of_the_job(texts: Sequence[str], by: Sequence[Writer]) -> list[Writer]:

@@ -24,6 +24,8 @@ NAMED_BY_ALL = 128 << 10
 _NOTES = ("+ : ", "+ # ", "+ echo ")
 """Commands that a shell traces, and that only say something."""
 _USAGE = re.compile(r"\b[Uu]sage: ([\w.\-/]{1,200})")
+_OF_HELP = re.compile(r" {2}|[A-Za-z ]{1,40}:$")
+"""An option or what goes on with it, or the heading of a group of options."""
 _REFUSED = re.compile(r"(?<![\w.\-/])([\w.\-/]{1,200}): error: ")
 
 
@@ -80,7 +82,7 @@ class SpokenText:
                 numbers += [log.text.number(index) or 0] * len(more)
                 raw += [line] * len(more)
             texts, writers = assign(pieces, room)
-            writers = labels.of_the_job(texts, labels.ranked(texts, writers))
+            writers = labels.of_the_job(texts, labels.continued(texts, labels.ranked(texts, writers)))
             room -= sum(len(each.ranks) for each in writers if len(each.ranks) > 1)
             if log.rank is not None:
                 own = (log.rank,)
@@ -88,7 +90,7 @@ class SpokenText:
             lines += texts
             by += writers
             sources += [log.text.source] * len(texts)
-        for index in _help(lines):
+        for index in _help(lines, by):
             by[index] = by[index]._replace(agent=True, ranks=())
         return cls(tuple(lines), tuple(by), tuple(sources), tuple(numbers), tuple(raw))
 
@@ -150,17 +152,21 @@ class SpokenText:
         return sorted([*own, *self.index.nobodys[-most:]])[-most:] if own else self.index.nobodys[-most:]
 
 
-def _help(lines: Sequence[str]) -> Iterator[int]:
-    """Yield the lines that argparse prints between `usage: PROGRAM` and `PROGRAM: error:`: what options are for; and
-    notes that a shell traces (`set -x`)."""
+def _help(lines: Sequence[str], by: Sequence[Writer]) -> Iterator[int]:
+    """Yield the lines that argparse prints below `usage: PROGRAM`, or from there to `PROGRAM: error:`: what options are
+    for; and notes that a shell traces (`set -x`)."""
     began: dict[str, int] = {}
+    inside = False
     for index, line in enumerate(lines):
-        if line.startswith(_NOTES):
+        said = line[by[index].start :] if inside else ""
+        inside = inside and (not said or _OF_HELP.match(said) is not None)
+        if inside or line.startswith(_NOTES):
             yield index
         usage = _USAGE.search(line) if "sage: " in line else None
         refused = _REFUSED.search(line) if ": error: " in line else None
         if usage is not None:
             began[usage[1]] = index
+            inside = True
         elif refused is not None and refused[1] in began:
             yield from range(began.pop(refused[1]) + 1, index)
 

@@ -8,6 +8,7 @@ the rules decide who is a victim.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -49,17 +50,18 @@ def read(spoken: SpokenText, catalogue: OfException) -> Evidence:
     told, over = childfailed.last_attempts([each for each in childfailed.placed(spoken.lines) if each[0] > begin])
     over.append(range(begin))
     spoken = spoken.given_to_launchers({index for lines in over for index in lines})
-    summary = tuple(told) or _observed_at_the_end(spoken, begin)
+    observed = () if told else _observed_at_the_end(spoken, begin)
     shown = Exceptions(spoken, shows)
     exceptions, launchers = shown.found, shown.launchers
     starters = [raised for raised in exceptions if starts_a_launcher(raised.info)]
-    if starters and (summary or len(starters) == len(exceptions)):  # the process that started the program has no rank
+    # the process that started the program has no rank
+    if starters and (told or observed or len(starters) == len(exceptions)):
         others = [raised for raised in exceptions if raised not in starters]
         others = others or [raised for raised in shown.all() if not starts_a_launcher(raised.info)]
         if others:
             launchers |= {index for raised in starters for index in raised.lines}
             exceptions = others
-    summary = _of_who_raised(summary, exceptions, spoken) if not told else summary
+    summary = (*told, *_of_who_raised(observed, exceptions, spoken))
     whole = [raised for raised in exceptions if raised.info.file is not None or not raised.ranks]
     followed = [raised for raised in exceptions if shows(raised.info).what in (Shows.A_LOSS, Shows.A_WAIT)]
     rest = [raised for raised in whole if raised not in followed]
@@ -106,27 +108,33 @@ def _kernels(lines: Sequence[str], whole: str) -> list[int]:
     return sorted({index for index, line, place in found if line.count('"', 0, place) % 2 == 0})  # not what is quoted
 
 
-def _observed_at_the_end(spoken: SpokenText, begin: int) -> tuple[SummaryEntry, ...]:
-    """Return the failures that the agent logged from `begin` on, unless the ranks went on after them: restarted."""
+def _observed_at_the_end(spoken: SpokenText, begin: int) -> tuple[tuple[int, SummaryEntry], ...]:
+    """Return the failures that agents logged from `begin` on, and on which lines, unless the ranks went on after them:
+    restarted."""
     found = [
         (index, entry)
         for index, line in enumerate(spoken.lines)
         for entry in (childfailed.observed(line) if "exitcode" in line else ())
     ]
     over = max(spoken.running_at(), begin - 1) if found else begin
-    return tuple(entry for index, entry in found if index > over)
+    return tuple((index, entry) for index, entry in found if index > over)
 
 
 def _of_who_raised(
-    summary: tuple[SummaryEntry, ...], exceptions: Sequence[Raised], spoken: SpokenText
-) -> tuple[SummaryEntry, ...]:
-    """Return what the agent observed with the rank in place of a local rank: of one that writes nothing, while just one
-    other writes, and raised."""
-    ranks = {rank for raised in exceptions for rank in raised.ranks}
-    if len(summary) != 1 or ranks != set(spoken.index.by_rank) or len(ranks) != 1:
-        return summary
-    (rank,) = ranks
-    return tuple(replace(each, rank=rank) if each.rank is not None and each.rank < rank else each for each in summary)
+    observed: Sequence[tuple[int, SummaryEntry]], exceptions: Sequence[Raised], spoken: SpokenText
+) -> list[SummaryEntry]:
+    """Return what agents observed, with the rank in place of a local rank: of one that writes nothing, while just one
+    other raised in the agent's pod, or, where none is named, writes at all."""
+    agents = Counter(spoken.by[index].place for index, _entry in observed)
+    summary = []
+    for index, entry in observed:
+        place = spoken.by[index].place
+        there = {rank for by in spoken.by if place in (None, by.place) for rank in by.ranks}
+        raised = {rank for each in exceptions if place in (None, spoken.by[each.index].place) for rank in each.ranks}
+        sole = agents[place] == 1 and len(raised) == 1 and (place is not None or there == raised)
+        known = entry.rank is None or not sole or entry.rank in there
+        summary.append(entry if known else replace(entry, rank=max(entry.rank, *raised)))
+    return summary
 
 
 def _launchers_code(spoken: SpokenText, raised: bool) -> int | None:

@@ -160,7 +160,8 @@ def _stuck(death: Death, attempt: Evidence) -> Finding | None:
     if hit is not None:
         return hit.finding(RULE, death)
     # torch calls every failure of a collective a timeout when it asks for a dump
-    if any(_NO_TIMEOUT.search(line) for line in death.stderr.ending(LAST_WORDS).lines):
+    said = (death.stderr, attempt.agent.log) if attempt.logs_only else (death.stderr,)
+    if any(_NO_TIMEOUT.search(line) for log in said for line in log.ending(LAST_WORDS).lines):
         return None
     hit = in_last_words(death, _GONE)
     return None if hit is None else hit.finding(RULE, death, None, _advice(None, attempt))

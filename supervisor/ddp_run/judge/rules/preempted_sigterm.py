@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 import signal
+from dataclasses import replace
 
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
 from ddp_run.evidence.windows import LEAVING
@@ -28,7 +29,7 @@ RULE = Rule(
     *named(__name__, __doc__),
     code="DDP901",
     layer=Layer.ENDED,
-    retry=Retry(helps=True, reason="the job itself did not fail: one rank was terminated from outside"),
+    retry=Retry(helps=True, reason="the job itself did not fail: it was ended from outside"),
     end="told",
 )
 # srun cancels a step without a reason when one of its tasks has failed. ddp-run's own
@@ -126,7 +127,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     told = in_whole_log(attempt, _SCHEDULER)
     again = told is not None and death.code is None and started_again(attempt.agent.log, told)
     if told is not None and death.exception is None and death.code in _TELLING and not again:
-        return told.finding(RULE, death, f"{death.who} was killed by the scheduler: {told['what']}", _look(told))
+        all_of_them = attempt.logs_only and len(attempt.deaths) > 1 and _all_killed(attempt)
+        cause = f"{'the job' if all_of_them else death.who} was killed by the scheduler: {told['what']}"
+        return replace(told.finding(RULE, death, cause, _look(told)), of_the_job=all_of_them)
     if _was_told_by_srun(death, attempt):
         hit = in_whole_log(attempt, _SRUN)
         cause = "srun was told to end the job; the log does not show by whom"
@@ -151,9 +154,12 @@ def _was_told_by_srun(death: Death, attempt: Evidence) -> bool:
     """Whether all ranks that ended were killed, without a message, by an srun that had received a signal."""
     if not attempt.logs_only or death.code is None or in_whole_log(attempt, _SRUN) is None:
         return False
-    killed = all(each.code in _KILLED and each.exception is None for each in attempt.deaths)
     said = (line for line in attempt.agent.log.ending(LEAVING).lines if not _OF_SLURM.match(line))
-    return killed and not any(_TROUBLE.search(line) for line in said)
+    return _all_killed(attempt) and not any(_TROUBLE.search(line) for line in said)
+
+
+def _all_killed(attempt: Evidence) -> bool:
+    return all(each.code in _KILLED and each.exception is None for each in attempt.deaths)
 
 
 def _worker_was_told(death: Death, attempt: Evidence) -> Hit | None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
+from ddp_run.judge.rules.store_lost import HEARTBEAT
 from ddp_run.judge.signs import Hit, Sign, ended_by, in_whole_log, like, meaning, quotes
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
@@ -109,7 +110,7 @@ _GLOO_KEY = re.compile(r"/(?:cpu|gloo)//?\d+/(?P<rank>\d+)$")
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a rank that ended because the others, or the store, were missing when the process group was created."""
     hit = ended_by(death, _IN_RANK) or _old_timeout(death) or ended_by(death, _AGENT)
-    if hit is None or "setting up NCCL communicator" in hit.match.string:
+    if hit is None or _lost_it(hit, attempt) or "setting up NCCL communicator" in hit.match.string:
         return None
     return hit.finding(RULE, death, _cause(hit, death), _advice(hit, attempt))
 
@@ -119,12 +120,19 @@ def match_launch(attempt: Evidence) -> Finding | None:
     if attempt.started:
         return None
     gave_up = in_whole_log(attempt, _AGENT)
+    if gave_up is not None and _lost_it(gave_up, attempt):
+        return None
     closed = gave_up is not None and "Closed" in gave_up.text
     told = (None if closed else in_whole_log(attempt, (_CONNECT, _CLIENTS))) or gave_up
     if told is None:
         return None
     cause = _cause(told, TORCHS_AGENT)
     return told.finding(RULE, TORCHS_AGENT, cause, _advice(told, attempt), also=quotes(gave_up))
+
+
+def _lost_it(hit: Hit, attempt: Evidence) -> bool:
+    """Whether agents that had met before lost the store."""
+    return "RendezvousConnectionError" in hit.text and in_whole_log(attempt, (HEARTBEAT,)) is not None
 
 
 def _old_timeout(death: Death) -> Hit | None:
