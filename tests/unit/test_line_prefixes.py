@@ -118,6 +118,8 @@ def test_a_collectors_records_are_the_lines_that_they_hold() -> None:
     key = key_of(records)
     assert key == "message"
     assert [part for record in records for part in unfolded(record, key)] == said
+    logged = '{"level": "info", "ts": 1766000010.5, "message": "step", "loss": 0.5, "ok": true, "rank": 3}'
+    assert unfolded(logged, key) == ["[rank3]: step loss=0.5"]
     assert unfolded('{"message": "failed", "error": {"why": "KeyError: 1", "at": "noon"}}', key) == [
         "failed",
         "KeyError: 1",

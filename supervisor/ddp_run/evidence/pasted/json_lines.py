@@ -15,6 +15,8 @@ from ddp_run.evidence.traceback_text import HEADER
 _QUOTES = 'ErrorMessage "'
 _KEYS = ("log", "message", "msg", "textPayload", "line", "text", "data", "body", "event")
 """Fields in which collectors and loggers put the text."""
+_LEVELS = ("level", "levelname", "severity", "lvl")
+"""A logger's record has one of them. A collector's holds a line that is complete."""
 _DEEPEST = 4
 """Nested records."""
 _MOSTLY = 0.9
@@ -53,7 +55,8 @@ def unfolded(line: str, key: str | None = None) -> list[str]:
         return [line, *_within(record, (HEADER,))]
     others = {name: value for name, value in record.items() if name != own}
     first, *rest = text.removesuffix("\n").split("\n")
-    said = [" ".join([first, *_counts(others)]), *rest, *_within(others, _TELLS)]
+    counts = _counts(others) if any(name in record for name in _LEVELS) else ()
+    said = [" ".join([first, *counts]), *rest, *_within(others, _TELLS)]
     rank = record.get("rank")
     known = isinstance(rank, int) and not isinstance(rank, bool) and not first.startswith("[")
     return [f"[rank{rank}]: {each}" for each in said] if known else said
