@@ -155,8 +155,14 @@ def test_what_could_not_be_removed_while_an_error_was_handled() -> None:
     assert explain(told + AFTER + removed + denied).cause == "file-not-found"
     found = explain(read + AFTER + HERE.format(20) + "    os.mkdir(scratch)\n" + denied)  # the fallback failed
     assert found.cause == "permission-denied"
-    found = explain(told + AFTER + HERE.format(20) + "    log = open(name, 'w')\n" + denied)
-    assert (found.cause, found.confidence) == ("permission-denied", "likely")
+    for saved in ("log = open(name, 'w')", "with path.open(mode='wb') as f:", "torch.save(state, last)"):
+        found = explain(
+            told + AFTER + HERE.format(20) + f"    {saved}\n" + denied
+        )  # the failure's report, or last save
+        assert (found.cause, found.confidence) == ("file-not-found", "likely")
+    for work in ("rows = open(other, 'r')", "shutil.copy(other, scratch)"):
+        found = explain(told + AFTER + HERE.format(20) + f"    {work}\n" + denied)
+        assert (found.cause, found.confidence) == ("permission-denied", "likely")
 
 
 def test_a_later_job_in_the_same_log_that_was_stopped_otherwise() -> None:

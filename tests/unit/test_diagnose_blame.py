@@ -304,7 +304,7 @@ def test_nobody_says_that_it_was_first_if_torchs_summary_names_another() -> None
     agent = AgentEnd(1, summary=(entry(2, "", root=True),))
     verdict = judge(run(gets_it(2, 100), gets_it(1, 300), agent=agent))
     [note] = [note for note in verdict.notes if "summary" in note]
-    assert note == "torchrun's summary names rank 2; the exception that all ranks raised is that of rank 1"
+    assert note == "torchrun's summary names rank 2; the exception that torch passed on is that of rank 1"
 
 
 def test_it_is_named_too_if_it_ran_on_another_node() -> None:

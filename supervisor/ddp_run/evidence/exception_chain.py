@@ -5,21 +5,28 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import lru_cache
-from itertools import takewhile
 
+from ddp_run.evidence.exception_frames import (
+    OF_RANKS,
+    frames,
+    in_exit,
+    is_own,
+    outermost,
+    raised_by_program,
+    shown_frames,
+    statement,
+)
 from ddp_run.evidence.traceback_text import (
     CHAIN,
     DIRECT,
     FRAME,
     HEADER,
-    OF_A_RANK,
     at,
     from_text,
     is_library,
 )
 from ddp_run.record.events import ExceptionInfo, Rank
 
-_OF_A_RANK = re.compile(rf"^{re.escape(OF_A_RANK)}(\d{{1,9}})\)", re.MULTILINE)
 _END_OF_DATA = ("StopIteration", "Empty")
 _EXPECTED = frozenset(
     {
@@ -28,11 +35,6 @@ _EXPECTED = frozenset(
     }
 )
 """Exceptions that programs expect, and handle as part of their work."""
-_MODULE = "<module>"
-_CATCHES = re.compile(r"/(?:uvicorn|hypercorn|gunicorn|starlette|aiohttp|tornado|flask|werkzeug|django|optuna)/")
-"""Servers log the exception of a request, and sweeps that of a trial, and go on."""
-_FOR_ANYTHING = frozenset({"AssertionError", "Exception", "RuntimeError", "ValueError"})
-"""Python's own classes that programs raise for anything."""
 _NAMES = re.compile(r"[\w./:\-]{4,}")
 _PROGRAM_ENDED = re.compile(
     r"^Command .{1,4000} (?:returned non-zero exit status \d{1,3}|died with <Signals)"
@@ -73,7 +75,7 @@ def origin_of(link: ExceptionInfo, exception: ExceptionInfo) -> ExceptionInfo:
     first = same[0] if len(same) > 1 else link
     if first.file is None or not is_library(first.file) or first is exception:
         return first
-    caught, above = _frames(first.traceback)[:1], _shown_frames(exception.traceback)
+    caught, above = frames(first.traceback)[:1], shown_frames(exception.traceback)
     reached = [index for index, frame in enumerate(above) if (frame["file"], frame["function"]) in caught]
     callers = [frame for frame in above[: max(reached, default=0)] if not is_library(frame["file"])]
     if not callers:
@@ -90,11 +92,9 @@ def _all_in(text: str) -> tuple[ExceptionInfo, ...]:
 
 
 def failed_ranks(exception: ExceptionInfo | None) -> tuple[Rank, ...]:
-    """Return the ranks that it was raised for: torch.distributed.checkpoint raises what failed on one on all of them.
-
-    Source: torch/distributed/checkpoint/api.py, CheckpointException.
-    """
-    return tuple(map(Rank, map(int, _OF_A_RANK.findall(exception.traceback)))) if exception is not None else ()
+    """Return the ranks that it was raised for: torch.distributed.checkpoint raises what failed on one on all of them,
+    torch.distributed.rpc on the caller. Sources: CheckpointException; rpc/internal.py, `_run_function`."""
+    return tuple(map(Rank, map(int, OF_RANKS.findall(exception.traceback)))) if exception is not None else ()
 
 
 def of_failed_rank(exception: ExceptionInfo, rank: Rank | None) -> ExceptionInfo | None:
@@ -102,7 +102,7 @@ def of_failed_rank(exception: ExceptionInfo, rank: Rank | None) -> ExceptionInfo
 
     If it is a library's own, its position is that of the call that failed on all ranks.
     """
-    parts = _OF_A_RANK.split(exception.traceback)[1:]  # each rank, and its text
+    parts = OF_RANKS.split(exception.traceback)[1:]  # each rank, and its text
     if not parts:
         return None
     texts = dict(zip(map(int, parts[::2]), parts[1::2], strict=True))
@@ -116,49 +116,6 @@ def interrupted(exception: ExceptionInfo) -> ExceptionInfo | None:
     """Return the KeyboardInterrupt at the start of a chain: exceptions raised while handling it are cleanup's."""
     origin = chain(exception)[-1]
     return origin if origin is not exception and origin.type == "KeyboardInterrupt" else None
-
-
-def is_own(exception: ExceptionInfo) -> bool:
-    """Whether the program's own code raised it, and its class says nothing: its words may mean anything.
-
-    That is a class of a module that isn't Python's, or one that is raised for anything.
-    """
-    name = exception.type.rpartition(".")[2]
-    says_nothing = "." in exception.type or name in _FOR_ANYTHING
-    return says_nothing and raised_by_program(exception, f"{name}(")
-
-
-def raised_by_program(exception: ExceptionInfo, what: str = "") -> bool:
-    """Whether a `raise` in the program's own code raised it; `what`: how the words after that begin."""
-    frames = _frames(exception.traceback)
-    return bool(frames) and not is_library(frames[-1][0]) and statement(exception).startswith(f"raise {what}")
-
-
-def begins_in_function(exception: ExceptionInfo) -> bool:
-    """Whether its traceback begins in a function of the program, or of what runs parts of it: that caught it."""
-    file, function = _outermost(exception)
-    return function not in (None, _MODULE) and (not is_library(file) or runs_on(exception))
-
-
-def runs_on(exception: ExceptionInfo) -> bool:
-    """Whether what caught and printed it goes on: a server, or a sweep. A program's own function may end it then."""
-    return _CATCHES.search(_outermost(exception)[0]) is not None
-
-
-def begins_at_module(exception: ExceptionInfo) -> bool:
-    """Whether its traceback begins where a program does, as when nothing caught it."""
-    return _outermost(exception)[1] == _MODULE
-
-
-def of_a_command(exception: ExceptionInfo) -> bool:
-    """Whether it ended an installed command, such as `tensorboard`: no rank's program, if another one failed."""
-    file, function = _outermost(exception)
-    return function == _MODULE and "/bin/" in file
-
-
-def _outermost(exception: ExceptionInfo) -> tuple[str, str | None]:
-    """Return file and function of the first frame, "" and None if there is none."""
-    return next(iter(_frames(exception.traceback)), ("", None))
 
 
 def handled(exception: ExceptionInfo, *, expected: bool = False) -> ExceptionInfo | None:
@@ -177,17 +134,6 @@ def handled(exception: ExceptionInfo, *, expected: bool = False) -> ExceptionInf
     if origin is exception or origin.type.rpartition(".")[2] in expects:
         return None
     return origin_of(origin, exception)
-
-
-def in_exit(exception: ExceptionInfo) -> bool:
-    """Whether a `with` block raised it as it was left."""
-    return any(function in ("__exit__", "__aexit__") for _file, function in _frames(exception.traceback))
-
-
-def in_removal(exception: ExceptionInfo) -> bool:
-    """Whether a file or a folder could not be removed."""
-    innermost = statement(exception).startswith(("os.remove(", "os.unlink("))
-    return innermost or any(function in ("rmtree", "unlink") for _file, function in _frames(exception.traceback))
 
 
 def raised_from(exception: ExceptionInfo, link: ExceptionInfo) -> bool:
@@ -210,7 +156,7 @@ def raised_by_handler(exception: ExceptionInfo) -> bool:
 
 def may_be_handled(link: ExceptionInfo, exception: ExceptionInfo) -> bool:
     """Whether the program's own code was handling `link` when `exception` was raised: one begins, or ends, there."""
-    file, function = _outermost(link)
+    file, function = outermost(link)
     handled_later = any(not each.startswith(DIRECT) for each in _links_after(link, exception))
     caught = handled_later and function is not None and not is_library(file)
     return caught or raised_by_handler(exception)
@@ -237,9 +183,9 @@ def _is_of_program(link: ExceptionInfo, exception: ExceptionInfo) -> bool:
     """
     if "." not in link.type or not is_own(link):
         return False
-    package, (raised_in, _function) = link.type.partition(".")[0], _frames(link.traceback)[-1]
+    package, (raised_in, _function) = link.type.partition(".")[0], frames(link.traceback)[-1]
     place = re.match(rf"(.*/){re.escape(package)}(?:/|\.py$)", raised_in)
-    program = next((file for file, _function in _frames(exception.traceback) if not is_library(file)), "")
+    program = next((file for file, _function in frames(exception.traceback) if not is_library(file)), "")
     return place is not None and program.startswith(place[1])
 
 
@@ -251,22 +197,10 @@ def dealt_with(link: ExceptionInfo, exception: ExceptionInfo) -> bool:
     expected = link is not exception and link.type.rpartition(".")[2] in _EXPECTED
     if not expected or not raised_by_handler(exception):
         return False
-    frames, source = _frames(exception.traceback), statement(exception)
-    raised_there = bool(frames) and frames[-1] in _frames(link.traceback) and source.startswith("raise ")
+    shown, source = frames(exception.traceback), statement(exception)
+    raised_there = bool(shown) and shown[-1] in frames(link.traceback) and source.startswith("raise ")
     names = {name for name in _NAMES.findall(link.message) if not name.isalpha()}
     return bool(source) and not raised_there and not any(name in exception.message for name in names)
-
-
-def _frames(text: str) -> list[tuple[str, str | None]]:
-    """Return file and function of each frame of a traceback's last exception."""
-    return [(frame["file"], frame["function"]) for frame in _shown_frames(text)]
-
-
-def _shown_frames(text: str) -> list[re.Match[str]]:
-    others = _OF_A_RANK.search(text, 1)
-    lines = text[: others.start() if others is not None else None].splitlines()
-    begin = max((index for index, line in enumerate(lines) if line.startswith(HEADER)), default=0)
-    return [frame for line in lines[begin:] if (frame := FRAME.match(line))]
 
 
 def before_last(text: str) -> ExceptionInfo | None:
@@ -287,28 +221,9 @@ def of_child(exception: ExceptionInfo) -> ExceptionInfo | None:
     return from_text(exception.message)
 
 
-def statement(exception: ExceptionInfo) -> str:
-    """Return the source lines that raised it, without the marks below them; empty if its traceback shows none."""
-    lines = exception.traceback.splitlines()
-    frames = [index for index, line in enumerate(lines) if FRAME.match(line)]
-    shown = takewhile(lambda line: line.startswith("    "), lines[frames[-1] + 1 :] if frames else ())
-    return "\n".join(line.strip() for line in shown if line.strip(" ~^"))
-
-
 def tells_of_a_program(exception: ExceptionInfo) -> bool:
     """Whether it only says that a program which it had started failed: that program's own message is the reason."""
     return _PROGRAM_ENDED.search(exception.message) is not None
-
-
-def lost_its_parent(exception: ExceptionInfo) -> bool:
-    """Whether a child of multiprocessing could not read what its parent should have sent: the parent failed first.
-
-    Source: multiprocessing/spawn.py, `_main`.
-    """
-    if exception.type.rpartition(".")[2] not in ("EOFError", "UnpicklingError"):
-        return False
-    innermost = _frames(exception.traceback)[-1:]
-    return any(file.endswith("multiprocessing/spawn.py") and function == "_main" for file, function in innermost)
 
 
 def of_worker(exception: ExceptionInfo) -> ExceptionInfo | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
-from ddp_run.evidence import exception_chain, traceback_text
+from ddp_run.evidence import exception_frames, traceback_text
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted.json_lines import unfolded
 from ddp_run.evidence.traceback_text import HEADER
@@ -26,7 +26,7 @@ def last_exception(code: int | None, log: LogText) -> ExceptionInfo | None:
     printed = traceback_text.last(log.lines)
     if printed is None:
         return None
-    if exception_chain.lost_its_parent(printed.info):
+    if exception_frames.lost_its_parent(printed.info):
         parents = last_exception(code, replace(log, lines=log.lines[: printed.start]))
         return parents or printed.info
     if len(log.lines) - printed.end > LAST_WORDS:

@@ -32,7 +32,7 @@ ENDED_WELL = re.compile(
     r"|`Trainer\.fit` stopped: `max_(?:epochs|steps)=\d{1,12}` reached"  # Lightning's
 )
 """A whole job ended well."""
-WARNED = re.compile(r"^.{0,60}\b[Ww](?:arning|ARNING)\b")
+WARNED = re.compile(r"^.{0,60}\b[Ww](?:arning|ARNING)\b|^[^\s:]{1,400}:\d{1,7}: \w{1,40}Warning: ")
 """After a warning, a program usually goes on."""
 _CRASH = r"Fatal Python error: |Assertion .{0,400} failed|double free or corruption|free\(\): |stack smashing"
 _CRASHED = re.compile(_CRASH)
@@ -140,6 +140,10 @@ class WentOn:
     def after_line(self, index: int) -> bool:
         """Whether the program went on after this line, which is not part of an exception."""
         return max(self._steady, self._worked, self._much) > index or self.handled(index)
+
+    def says_handled(self, index: int) -> bool:
+        """Whether this line or the next one says that the program handles it, whatever came then."""
+        return any(HANDLED.search(line) for line in self._lines[index : index + 2])
 
     def handled(self, index: int, before: int = -1) -> bool:
         """Whether this line, the next one or the one `before` says that the program handles it, and it wrote more."""

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from ddp_run.evidence.exception_chain import (
-    before_last,
-    begins_at_module,
-    handled,
-    in_exit,
-    in_removal,
-    raised_by_program,
-)
+from ddp_run.evidence.exception_chain import before_last, handled
+from ddp_run.evidence.exception_frames import begins_at_module, functions, in_exit, raised_by_program, statement
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.catalogue import NAMELESS, Cause
 from ddp_run.judge.order import strongest
 from ddp_run.judge.verdict import Finding
+from ddp_run.record.events import ExceptionInfo
 from ddp_run.values.signals import in_words
 
 _Asked = TypeVar("_Asked")
 LATE_NS = 50_000_000
 """The longest delay of the kernel's report of an end, on a busy host."""
+_WRITES = re.compile(r"\bopen\((?:[^\n]{1,400}, )?(?:mode=)?['\"][wax][bt+]{0,2}['\"]|\.(?:write\w{0,20}|save|dump)\(")
+_REMOVES = re.compile(r"os\.(?:remove|unlink)\(")
+_REMOVING = ("rmtree", "unlink")
 _WITH_AGENT_NS = 1_000_000_000
 """How long before the agent's end a rank may be reported that went with it."""
 
@@ -72,7 +71,7 @@ class Rules:
         lost = best.rule.consequence and not self._peer_ended(death)
         caught = before_last(raised.traceback)
         last_resort = caught is not None and begins_at_module(caught)
-        cleaned_up = in_removal(raised) or (in_exit(raised) and not raised_by_program(raised))
+        cleaned_up = _in_files(raised) or (in_exit(raised) and not raised_by_program(raised))
         return last_resort or lost or cleaned_up or best.rule.end in ("after", "waited") or own.rule.end == "sticky"
 
     def _peer_ended(self, death: Death) -> bool:
@@ -136,6 +135,12 @@ class Rules:
             if finding is not None:
                 found.append(finding)
         return found
+
+
+def _in_files(raised: ExceptionInfo) -> bool:
+    """Whether a file could not be removed or written: a handler cleans up, saves the state or reports the failure."""
+    touched = _WRITES.search(statement(raised)) is not None and raised.message.startswith("[Errno ")
+    return touched or _REMOVES.search(statement(raised)) is not None or not functions(raised).isdisjoint(_REMOVING)
 
 
 def _before_its_handler(death: Death, *, expected: bool) -> Death | None:

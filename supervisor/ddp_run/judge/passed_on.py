@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ddp_run.evidence.exception_chain import chain, failed_ranks, raised_by_program, statement, words_of
+from ddp_run.evidence.exception_chain import chain, failed_ranks, words_of
+from ddp_run.evidence.exception_frames import raised_by_program, statement
 from ddp_run.evidence.last_exception import last_exception
 from ddp_run.evidence.model import Death
 from ddp_run.judge.findings import Judged, Rules
@@ -84,7 +85,7 @@ def _by_torch(ranks: Sequence[Rank], first: Judged, judged: Sequence[Judged], ru
         told = rules.judge(replace(first.death, rank=ranks[0]))
         known = replace(first, finding=replace(told.finding, culprit=ranks[0]))
     rank = ranks[0] if known.finding.culprit is not None else known.death.rank
-    return Source(known, f"the exception that all ranks raised is that of rank {rank}", sure=True)
+    return Source(known, f"the exception that torch passed on is that of rank {rank}", sure=True)
 
 
 def _raised_by_others(own: Sequence[Judged], rules: Rules) -> Iterator[Judged]:

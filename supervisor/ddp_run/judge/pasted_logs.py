@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddp_run.evidence import exception_chain, scan
+from ddp_run.evidence import exception_chain, exception_frames, scan
 from ddp_run.evidence.pasted import raised, transcript, wrapped
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.judge import cut_log, diagnose, lost_peers, told_before
@@ -52,7 +52,7 @@ def _hides(joined: Verdict, found: Verdict) -> bool:
         return False
     if told:
         return True
-    return exception_chain.is_own(shown) if left is None else shown.type.endswith(f".{left.type}")
+    return exception_frames.is_own(shown) if left is None else shown.type.endswith(f".{left.type}")
 
 
 def _revives(joined: Verdict, found: Verdict, logs: Sequence[Log]) -> bool:
@@ -115,7 +115,7 @@ def as_sure_as_the_text(verdict: Verdict, end: LogEnd) -> Verdict:
         or rule.end == "waited"  # it can't know why the others didn't come
         or (rule.code.startswith(OF_THE_NETWORK) and rule.unlike == "together" and _REFUSED.search(told_by) is not None)
     )
-    ended_it = exception is not None and exception_chain.begins_at_module(exception)
+    ended_it = exception is not None and exception_frames.begins_at_module(exception)
     if not doubtful and told and not ended_it:
         silent = first is None or first.exit_code is None or exception is not None  # nothing else shows an end
         doubtful = end.went_on_after(told) if silent else end.ran_again_after(told)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ddp_run.evidence.exception_chain import statement
+from ddp_run.evidence.exception_frames import statement
 from ddp_run.evidence.model import Death
 from ddp_run.evidence.went_on import WARNED
 from ddp_run.evidence.windows import VERY_LAST

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from re import Match, Pattern
 
-from ddp_run.evidence.exception_chain import chain, is_no_cause, is_own, may_be_handled, origin_of, statement, words_of
+from ddp_run.evidence.exception_chain import chain, is_no_cause, may_be_handled, origin_of, words_of
+from ddp_run.evidence.exception_frames import is_own, statement
 from ddp_run.evidence.literals import longest
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.evidence.went_on import WentOn
@@ -26,8 +27,6 @@ URL = r"(?P<url>https?://(?:[^/@\s]{1,200}@)?(?P<host>[^\s/:'\"?<>]{1,255})(?::(
 """A URL up to its query; groups `url`, `host` and `port`."""
 QUOTED_PATH = r"(?P<quote>['\"])(?P<path>.{1,1000}?)(?P=quote)"
 """A path in Python's repr form; groups `quote` and `path`."""
-DATA_WORKER = r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\)"
-"""From torch/utils/data/dataloader.py; group `pids`."""
 _NOT_STARTED = (126, 127)
 """A shell's exit codes for a program that it could not run or could not find."""
 
@@ -256,7 +255,8 @@ def in_last_words(death: Death, signs: Sequence[Sign], lines: int = LAST_WORDS) 
     hit = anywhere(ending, plain, sure, lines)
     if hit is not None:
         went_on = _went_on(ending.lines)
-        if went_on.after_line(hit.index) or (death.watched and went_on.before_abort(hit.index)):
+        over = went_on.after_line(hit.index) or (death.watched and went_on.before_abort(hit.index))
+        if over or (death.killed_without_exception and went_on.says_handled(hit.index)):
             hit = None
         elif went_on.may_be_over(hit.index):
             hit = replace(hit, confidence="likely")

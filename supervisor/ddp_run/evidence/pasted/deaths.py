@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ddp_run.evidence import childfailed, exception_chain, traceback_text
+from ddp_run.evidence import childfailed, exception_frames, traceback_text
 from ddp_run.evidence.model import Death, SummaryEntry
 from ddp_run.evidence.pasted import launcher_text
 from ddp_run.evidence.pasted.raised import OF_A_THREAD, IsConsequence, Raised, starts_a_launcher
@@ -170,7 +170,7 @@ def _shared_out(deaths: list[Death], nobodys: Sequence[Raised], is_consequence: 
     fitting = [raised for raised in nobodys if raised.final]
     if not fitting and any(death.code == 1 for death in lacking):
         fitting = list(nobodys)
-    fitting = [raised for raised in fitting if not exception_chain.of_a_command(raised.info)] or fitting
+    fitting = [raised for raised in fitting if not exception_frames.of_a_command(raised.info)] or fitting
     if not lacking or not fitting:
         return deaths
     causes = [raised for raised in fitting if not is_consequence(raised.info)]

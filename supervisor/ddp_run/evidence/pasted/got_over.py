@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ddp_run.evidence import childfailed, exception_chain, traceback_text
+from ddp_run.evidence import childfailed, exception_frames, traceback_text
 from ddp_run.evidence.lines_with import lines_with
 from ddp_run.evidence.pasted import launcher_text, started_again
 from ddp_run.evidence.pasted.spoken_text import SpokenText
@@ -47,7 +47,7 @@ _WITH_0 = re.compile(
     r"(?<![(\w])(?:exit(?:ed|s|ing)?(?: with)?(?: (?:code|status)(?: of [\w./-]{1,40})?)?|exit_?code"
     r"|return(?:ed|s)?(?: code)?|rc)"
     r"[ :=]{1,3}0\b(?![.:\d])|\bProcess \d{1,9} exits successfully\b"  # DeepSpeed's launch.py
-    r"|\bReporting training SUCCESS\b"  # SageMaker's
+    r"|\bReporting training SUCCESS\b|^Job succeeded\s*$"  # SageMaker's, GitLab's
     r"|\b(?:done|ended|finished)\W{0,3}(?:with )?(?:exit )?(?:code|status|rc)[ :=]{1,3}0\b"
 )
 """What started the program says how it ended."""
@@ -105,7 +105,7 @@ def _left_with_0(spoken: SpokenText, told: int) -> int:
     if told < 0:
         return 0
     raised = [each.info for each in traceback_text.find(spoken.lines) if each.final]
-    caught = not any(map(exception_chain.begins_at_module, raised))
+    caught = not any(map(exception_frames.begins_at_module, raised))
     return told + 1 if caught and not any(map(is_native, spoken.lines)) else 0
 
 
@@ -160,7 +160,7 @@ def _ends(spoken: SpokenText) -> set[int]:
     """Return the other lines that show an end: uncaught exceptions, and that the job was told to stop."""
     told = {k for k, line in enumerate(spoken.lines) if "CANCELLED AT " in line or childfailed.says_stopped(line)}
     raised = (each for each in traceback_text.find(spoken.lines) if each.final)
-    return told | {each.index for each in raised if exception_chain.begins_at_module(each.info)}
+    return told | {each.index for each in raised if exception_frames.begins_at_module(each.info)}
 
 
 def _next_step(spoken: SpokenText) -> int:

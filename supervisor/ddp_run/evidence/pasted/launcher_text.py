@@ -137,7 +137,7 @@ _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         r"^(?:(?P<host>[\w.\-]{1,100}[-_]\d{1,4}) )?exited with code (?P<code>\d{1,3})\s*$",
         r"^Exited with exit code (?P<code>\d{1,3})\.\s*$",
         r"exits with return code = (?P<code>-?\d{1,9})\b",
-        rf"(?:^|[\s:]){_HOW} +\(core dumped\)",
+        rf"(?:^|[\s:]){_HOW} +\(core dumped\)(?!\))",
         rf"{_SHELL}(?P<how>Killed){_COMMAND}",
         rf"{_SHELL}(?P<how>Terminated){_COMMAND}",
     )

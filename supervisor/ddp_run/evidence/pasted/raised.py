@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import NamedTuple
 
-from ddp_run.evidence import exception_chain, traceback_text
+from ddp_run.evidence import exception_chain, exception_frames, traceback_text
 from ddp_run.evidence.at_once import once
 from ddp_run.evidence.exception_chain import words_of
 from ddp_run.evidence.lines_with import lines_with
@@ -132,7 +132,7 @@ class Exceptions:
                 elif raised.final and printed is not shown[0] and shows(raised.info).what is not Shows.A_LOSS:
                     ended = printed
                 found.setdefault(raised.index, raised)
-        children = [each for each in found.values() if exception_chain.lost_its_parent(each.info)]
+        children = [each for each in found.values() if exception_frames.lost_its_parent(each.info)]
         for child in children if len(children) < len(found) else ():
             self.launchers |= found.pop(child.index).lines
         headers = (index for index in self._said if traceback_text.HEADER in spoken.lines[index])
@@ -150,14 +150,15 @@ class Exceptions:
         """Return the exception if it may have ended a rank; else note what it was."""
         own = indexes[printed.start : printed.end]
         self._taken.update(own)
-        runs_on = exception_chain.runs_on(printed.info)
+        runs_on = exception_frames.runs_on(printed.info)
         over = went_on.after(printed.start, printed.index, printed.end, runs_on=runs_on)
-        if printed.ignored:
+        ignored = printed.ignored or exception_frames.of_given_code(printed.info)
+        if ignored:
             self.ignored.update(own)
             self._silenced.add(words_of(printed.info))
-        if not printed.final or printed.info.type in _CANCELLED:
+        if not printed.final or ignored or printed.info.type in _CANCELLED:
             self._survived.add(words_of(printed.info))
-            own_thread = not (printed.final or printed.ignored or traceback_text.is_library(printed.info.file or "<"))
+            own_thread = not (printed.final or ignored or traceback_text.is_library(printed.info.file or "<"))
             if own_thread and not over:
                 self._of_threads.append(Raised(printed.info, indexes[printed.index], (), True, frozenset(own)))
             return None
@@ -196,7 +197,7 @@ def _got_past(printed: Printed, later: Printed, went_on: WentOn) -> bool:
     """Whether a program caught the first of its exceptions and not the later, or made progress between them."""
     if words_of(printed.info) == words_of(later.info):
         return False
-    caught = exception_chain.begins_in_function(printed.info) and exception_chain.begins_at_module(later.info)
+    caught = exception_frames.begins_in_function(printed.info) and exception_frames.begins_at_module(later.info)
     return caught or went_on.between(printed.end - 1, later.start)
 
 

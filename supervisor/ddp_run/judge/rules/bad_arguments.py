@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence.exception_chain import statement
+from ddp_run.evidence.exception_frames import statement
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge import missing_text

@@ -24,7 +24,7 @@ from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge.quoted_line import line_of
 from ddp_run.judge.rules.preempted_sigterm import BY_AGENT, TOLD
 from ddp_run.judge.rules.user_interrupt import TOLD_OF_IT
-from ddp_run.judge.signs import DATA_WORKER, Hit, Sign, ended_by, in_last_words, in_whole_log, like
+from ddp_run.judge.signs import Hit, Sign, ended_by, in_last_words, in_whole_log, like
 from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -34,6 +34,8 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the same data and memory usually kill a worker again"),
     wins_over=(("file-not-found", "the missing file is the socket of the worker that died"),),
 )
+DATA_WORKER = r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\)"
+"""From torch/utils/data/dataloader.py; group `pids`."""
 FRAMES = re.compile(r"/torch/utils/data/dataloader\.py _try_get_data")
 _BY_SIGNAL = (like(rf"{DATA_WORKER} is killed by signal: (?P<signal>[\w ]+)"),)
 SIGNS: tuple[Sign, ...] = (

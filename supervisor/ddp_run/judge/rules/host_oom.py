@@ -20,7 +20,8 @@ import signal
 
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge import oom_text
-from ddp_run.judge.signs import DATA_WORKER, Sign, ended_by, in_whole_log, like, meaning
+from ddp_run.judge.rules.dataloader_worker_died import DATA_WORKER
+from ddp_run.judge.signs import Sign, ended_by, in_whole_log, like, meaning
 from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 from ddp_run.values.words import size_in_words
 

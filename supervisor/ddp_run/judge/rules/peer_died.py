@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import signal
 
-from ddp_run.evidence.exception_chain import statement
+from ddp_run.evidence.exception_frames import statement
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.lost_peers import address

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence import exception_chain
+from ddp_run.evidence import exception_frames
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence, LogText
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.signs import Sign, anywhere, like, meaning, survived
@@ -51,7 +51,7 @@ _PORT = re.compile(
 def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match a rank that ended because of it: in the last exception, or in the last lines if no exception is known."""
     raised = death.exception
-    if raised is not None and (not _taken(raised.message) or exception_chain.is_own(raised)):
+    if raised is not None and (not _taken(raised.message) or exception_frames.is_own(raised)):
         return None
     if death.killed_without_exception:
         return None

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence.exception_chain import chain, of_failed_rank, of_worker, statement, tells_of_a_program
+from ddp_run.evidence.exception_chain import chain, of_failed_rank, of_worker, tells_of_a_program
+from ddp_run.evidence.exception_frames import statement
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.pasted.raised import started_python
 from ddp_run.evidence.traceback_text import is_library

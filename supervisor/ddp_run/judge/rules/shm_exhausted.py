@@ -26,7 +26,8 @@ import signal
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.gpu_text import behind_nccl, ended_by_gpu
-from ddp_run.judge.signs import DATA_WORKER, Hit, Sign, anywhere, in_exception, in_last_words, like, meaning, quotes
+from ddp_run.judge.rules.dataloader_worker_died import DATA_WORKER
+from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words, like, meaning, quotes
 from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence.exception_chain import statement
+from ddp_run.evidence.exception_frames import statement
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
 from ddp_run.judge.quoted_line import line_of
 from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_whole_log, like, said_last
