@@ -139,6 +139,16 @@ def test_an_exception_that_a_program_quotes_indented_did_not_end_it() -> None:
     assert said(sample + seen)[0] == "cuda-oom"
 
 
+def test_code_that_a_program_ran_under_a_name_of_its_own() -> None:
+    ran = 'Traceback (most recent call last):\n  File "{0}", line 6, in <module>\n  File "{0}", line 3, in order\n'
+    for name, cause in (("<candidate>", None), ("<answer 7>", None), ("<string>", "host-oom")):
+        assert said(f"[r0] task 11: FAIL\n{ran.format(name)}MemoryError\npass@1 0.4\n") == (cause, None)
+    killed = "Segmentation fault (core dumped)"
+    tasks = "".join(f"[r{k % 2}] task {k}: pass\n" for k in range(13, 20))
+    assert said(f"[r1] task 12: FAIL (killed: {killed})\n{tasks}")[0] is None
+    assert said(f"{tasks}run.sh: line 3: 71 {killed} python fit.py\n")[0] == "segfault"
+
+
 def test_launchers_lines_and_the_kernels_that_a_program_quotes() -> None:
     quotes = (
         'sample 1: "srun: error: n3: task 2: Segmentation fault (core dumped)"\n'

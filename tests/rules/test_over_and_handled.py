@@ -547,7 +547,13 @@ def test_where_a_scheduler_or_a_shell_says_that_it_ended_well() -> None:
         assert answer(f"{lost}{told.replace('COMPLETED', 'NODE_FAIL')}")[0] == "failed"
         assert answer(f"{told}{lost}{told.replace('COMPLETED', 'FAILED')}")[0] == "failed"
     assert answer(f"{OOM}upload: state=COMPLETED\n")[0] == "failed"  # of something else
-    for told in ("me@n1:~$ echo $?\n0\n", "fit.sh: finished, status 0\n", "done (exit code 0)\n", "ended (rc=0)\n"):
+    for told in (
+        "me@n1:~$ echo $?\n0\n",
+        "fit.sh: finished, status 0\n",
+        "done (exit code 0)\n",
+        "ended (rc=0)\n",
+        "Job succeeded\n",
+    ):
         assert answer(caught + told) == (None, None)
     for told in ("me@n1:~$ echo $?\n1\n", "fit.sh: finished, status 10\n", "0\n"):
         assert answer(caught + told)[0] == "failed"

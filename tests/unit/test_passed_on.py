@@ -274,3 +274,20 @@ def test_a_job_that_was_stopped_stays_interrupted() -> None:
 def test_a_text_does_not_show_who_was_stopped() -> None:
     evidence: Evidence = run(lost_peer(1, 100), logged(0, 9 * SECOND), logs_only=True)
     assert named(evidence)[0] == "peer-died"
+
+
+CALLED = """ValueError: On WorkerInfo(id={}, name=worker{}):
+ValueError("could not convert string to float: 'n/a'")"""
+
+
+def test_what_a_remote_call_raised_is_that_of_the_rank_that_was_called() -> None:
+    """torch/distributed/rpc/internal.py, `_handle_exception`."""
+    caller = raised(0, 100, "results = [f.wait() for f in futs]", f"ValueError: {CALLED.format(2, 2)}")
+    called = raised(2, 9 * SECOND, "float(c)", "ValueError: could not convert string to float: 'n/a'")
+    verdict = judge(run(caller, death(1, -15, 200, sent=(15,)), called))
+    assert verdict.first_failure is not None
+    assert (verdict.first_failure.rank, verdict.confidence) == (2, "certain")
+    assert verdict.collateral[0].reason == "got the exception of rank 2 from torch"
+    alone = judge(run(raised(0, 100, "f.wait()", f"ValueError: {CALLED.format(0, 'r')}"), called))
+    assert alone.first_failure is not None
+    assert alone.first_failure.rank == 0

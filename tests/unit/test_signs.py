@@ -98,6 +98,17 @@ def test_last_words_are_certain_only_before_a_crash() -> None:
     assert in_last_words(death(said, *["step"] * 400), [FULL]) is None
 
 
+def test_a_line_that_says_what_is_done_instead_explains_no_crash() -> None:
+    warned = "/home/me/fit.py:69: UserWarning: falling back to the CPU: Torch not compiled with CUDA enabled"
+    signs = (Sign("Torch not compiled with CUDA enabled"),)
+    for code, found in ((-signal.SIGSEGV, False), (-signal.SIGKILL, False), (1, True), (None, True)):
+        hit = in_last_words(death(warned, code=code), signs)
+        assert (hit is not None) is found, code
+    plain = in_last_words(death(warned.replace("falling back to the CPU", "no"), code=-signal.SIGSEGV), signs)
+    assert plain is not None
+    assert plain.confidence == "likely"  # Python warns of it
+
+
 def test_the_last_line_of_several_is_quoted() -> None:
     log = LogText("log", ("[Errno 1] No space left on device", "x", "[Errno 2] No space left on device"))
     hit = anywhere(log, [FULL])
