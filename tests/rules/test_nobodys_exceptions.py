@@ -447,3 +447,19 @@ def test_of_ranks_that_a_scheduler_killed_together_none_failed_first() -> None:
     raised = 'Traceback (most recent call last):\n  File "fit.py", line 9, in <module>\n    step()\nKeyError: 3\n'
     ended = "".join(f"2: {line}\n" for line in raised.splitlines())
     assert said(ended + cancelled + killed.format("Exited with exit code 1")) == ("python-exception", 2)
+
+
+REFUSED = (
+    "torch.distributed.DistBackendError: NCCL error in: ../NCCLUtils.hpp:31, internal error, NCCL version 2.19.3\n"
+    "ncclInternalError: Internal check failed.\nLast error:\nNet : Connect to 10.1.0.7<5711> failed : {}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "cause", "rank"),
+    [("Connection refused", "permission-denied", 5), ("No route to host", "nccl-network", None)],
+)
+def test_who_refuses_a_connection_may_have_left(words: str, cause: str, rank: int | None) -> None:
+    text = "20:01:58 rank 5/8 reading /nfs/part-5 failed: [Errno 13] Permission denied\n20:01:58 rank 5/8 exits\n"
+    head = 'Traceback (most recent call last):\n  File "/home/me/dpo.py", line 188, in <module>\n    main()\n'
+    assert said(text + (head + REFUSED.format(words)) * 3) == (cause, rank)

@@ -7,7 +7,6 @@ before, one in four certain answers was wrong if the text also showed another ca
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,11 +16,9 @@ from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.judge import cut_log, diagnose, lost_peers, told_before
 from ddp_run.judge.catalogue import follows_another, rule_named, sign_words
 from ddp_run.judge.order import explains
-from ddp_run.judge.text_signs import LogEnd, TextSign, shows
-from ddp_run.judge.verdict import OF_THE_NETWORK, Layer, Rule, Verdict
+from ddp_run.judge.text_signs import LogEnd, TextSign, not_there, shows
+from ddp_run.judge.verdict import Layer, Rule, Verdict
 from ddp_run.record.events import ExceptionInfo
-
-_REFUSED = re.compile(r"\b[Cc]onnection (?:was )?(?:refused|reset|closed)\b")
 
 
 def explain_text(text: str) -> Verdict:
@@ -106,14 +103,13 @@ def as_sure_as_the_text(verdict: Verdict, end: LogEnd) -> Verdict:
     exception = first.exception if first is not None else None
     lines = [quote.line or 0 for quote in verdict.evidence]
     begun, told = min(lines, default=0), max(lines, default=0)
-    told_by = exception.message if exception is not None else ""
     doubtful = (
         any(_speaks_of_another(sign, rule, exception, begun) for sign in end.signs)
         or (exception is not None and not (exception.file or exception.traceback))  # only the program's own words
         or end.of_another_service(told)
         or end.left_with_0_after(told)
         or rule.end == "waited"  # it can't know why the others didn't come
-        or (rule.code.startswith(OF_THE_NETWORK) and rule.unlike == "together" and _REFUSED.search(told_by) is not None)
+        or (exception is not None and not_there(rule, exception))
     )
     ended_it = exception is not None and exception_frames.begins_at_module(exception)
     if not doubtful and told and not ended_it:

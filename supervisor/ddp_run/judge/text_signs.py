@@ -21,7 +21,7 @@ from ddp_run.evidence.windows import AFTER, BEFORE, LAST_WORDS
 from ddp_run.judge import oom_text
 from ddp_run.judge.catalogue import NAMELESS, catalogue, follows_another, sign_words
 from ddp_run.judge.order import strongest
-from ddp_run.judge.verdict import Finding
+from ddp_run.judge.verdict import OF_THE_NETWORK, Finding, Rule
 from ddp_run.record.events import ExceptionInfo, Rank
 from ddp_run.values.typed_fields import frozen
 
@@ -35,6 +35,7 @@ _ABORTS = re.compile(
 _KERNELS_CRASH = re.compile(r"\]: segfault at [0-9a-f]|traps: [^\n]{1,60} general protection")
 _OF_RAYS_DRIVER = re.compile(r"ray\.exceptions\.\w{1,40}Error\b")
 _THE_REST = ("look at the end of that traceback: its last line names the exception",)
+_REFUSED = re.compile(r"\b[Cc]onnection (?:was )?(?:refused|reset|closed)\b")
 _LATE = re.compile(r"100%\||\[repeated \d{1,6}x across cluster\]")
 """Printed by Ray for other processes after its driver failed: it collects their lines, and finished work."""
 
@@ -210,8 +211,14 @@ def shows(exception: ExceptionInfo) -> raised.Shown:
     best = next(iter(_asked(Death(rank=None, code=1, exception=exception, stderr=text), LogText(""))), None)
     if best is None or best.rule.general:
         return raised.Shown(raised.Shows.NO_CAUSE)
-    what = raised.Shows.A_WAIT if best.rule.end == "waited" else raised.Shows.A_CAUSE
-    return raised.Shown(what, best.culprit)
+    waited = best.rule.end == "waited" or not_there(best.rule, exception)
+    return raised.Shown(raised.Shows.A_WAIT if waited else raised.Shows.A_CAUSE, best.culprit)
+
+
+def not_there(rule: Rule, exception: ExceptionInfo) -> bool:
+    """Whether a connection to another rank was refused: it may have left, or its host may be out of reach."""
+    between = rule.unlike == "together" and rule.code.startswith(OF_THE_NETWORK)
+    return between and _REFUSED.search(exception.message) is not None
 
 
 def _asked(death: Death, everything: LogText) -> list[Finding]:
