@@ -144,6 +144,7 @@ THREADS = [
         options=("--shutdown-timeout", "4")),
     _of("threads", "stays-at-exit-hang-timeout", "stays-at-exit", 1, *RAISED, marker="stays-at-exit", phase=LOOP,
         options=("--hang-timeout", "4")),
+    _of("threads", "awaited", "awaited", 1, *RAISED, marker="awaited", phase=LOOP),
     _of("threads", "at-exit-code", "at-exit-code", 17, "unknown", phase=(SHUTDOWN,), followers=None),
 ]  # fmt: skip
 NOTHING: tuple[None] = (None,)

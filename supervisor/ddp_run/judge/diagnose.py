@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from ddp_run.evidence import childfailed
 from ddp_run.evidence.model import UNORDERED, Death, Evidence, Phase
 from ddp_run.judge.catalogue import Cause, load
+from ddp_run.judge.dead_threads import note_on
 from ddp_run.judge.findings import Judged, Rules
 from ddp_run.judge.first_end import (
     FirstEnd,
@@ -197,6 +198,8 @@ class _Judgement:
         code = None if self.attempt.logs_only and own_code is None else shell_code(own_code) or 1
         verdict = Verdict("failed", code, first_failure=first_failure, collateral=gone)
         self._cross_check(death)
+        if not self.attempt.logs_only and (note := note_on(death)) is not None:
+            self.notes.append(note)
         verdict = replace(verdict, phase=death.phase, step=death.step, call=death.call)
         verdict = self._as_sure_as_the_order(verdict.with_finding(first.finding), judged)
         return replace(verdict, confidence="likely") if self.close and verdict.confidence == "certain" else verdict

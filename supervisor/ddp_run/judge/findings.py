@@ -11,6 +11,7 @@ from ddp_run.evidence.exception_chain import before_last, handled
 from ddp_run.evidence.exception_frames import begins_at_module, functions, in_exit, raised_by_program, statement
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.catalogue import NAMELESS, Cause
+from ddp_run.judge.dead_threads import awaited_by
 from ddp_run.judge.order import strongest
 from ddp_run.judge.verdict import Finding
 from ddp_run.record.events import ExceptionInfo
@@ -48,6 +49,9 @@ class Rules:
     def judge(self, death: Death) -> Judged:
         """Return the best finding about a death, and why it is collateral, if it is."""
         best = self._best(death)
+        thread = None if self.attempt.logs_only else awaited_by(death)
+        if thread is not None and (of_it := self._best(thread)) is not None:
+            death, best = thread, replace(of_it, confidence="likely")
         before = _before_its_handler(death, expected=best is not None and best.rule.consequence)
         own = self._best(before) if best is not None and before is not None else None
         if best and before and own and not (own.rule.consequence or own.rule.end == "after"):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge.catalogue import NAMELESS, Cause, rule_named
+from ddp_run.judge.dead_threads import note_on
 from ddp_run.judge.first_end import follower, of_death
 from ddp_run.judge.verdict import Confidence, Finding, FirstFailure, Verdict
 from ddp_run.record import file_names
@@ -31,6 +32,8 @@ def hung(attempt: Evidence, causes: Sequence[Cause], after_s: float) -> Verdict:
     quotes = tuple(Quote(source, None, text) for text in (stall.quotes if stall is not None else ()))
     everyone = (*_ranks(attempt), *attempt.clean_exits)
     where = next((each for each in everyone if rank in (None, each.rank)), None)
+    note = note_on(where) if where is not None and where.rank == rank else None
+    of_thread = () if note is None else (note,)
     advice = (f"cat {attempt.path(stacks)}   # all threads of rank {shown}",) if stacks and shown is not None else ()
     verdict = Verdict(
         "hung",
@@ -40,7 +43,7 @@ def hung(attempt: Evidence, causes: Sequence[Cause], after_s: float) -> Verdict:
         phase=None if where is None else where.phase,
         step=None if where is None else where.step,
         call=next((death.call for death in attempt.deaths if death.rank == rank), None),
-        notes=(f"the job was terminated after {after_s:.0f} s without progress (--hang-timeout)",),
+        notes=(f"the job was terminated after {after_s:.0f} s without progress (--hang-timeout)", *of_thread),
     )
     sure: Confidence = "certain" if stall is not None and stall.hung and stall.culprits else "likely"
     return verdict.with_finding(Finding(rule, said, quotes, advice, sure if stall is not None else "unknown"))

@@ -7,6 +7,7 @@ import atexit
 import concurrent.futures
 import gc
 import os
+import queue
 import sys
 import threading
 import time
@@ -32,6 +33,11 @@ def watch(failed):
         failed.set()
 
 
+def feed(batches):
+    batches.put(torch.ones(4))
+    raise ValueError("entry 3 of the index has no length")  # <- awaited
+
+
 def flush():
     raise OSError("the last batch of metrics was not sent")  # <- at-exit
 
@@ -53,6 +59,11 @@ def main():
                     thread.join()
                 if FAULT == "thread" and failed.is_set():
                     sys.exit(1)
+                if FAULT in ("awaited", "awaited-forever"):
+                    batches = queue.Queue()
+                    threading.Thread(target=feed, args=(batches,), daemon=True).start()
+                    batches.get()
+                    batches.get(timeout=3 if FAULT == "awaited" else None)
                 if FAULT == "stays":
                     threading.Thread(target=time.sleep, args=(600,)).start()
                     raise ArithmeticError("raised while a thread stays")  # <- stays

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.exception_chain import chain, of_failed_rank, of_worker, tells_of_a_program
-from ddp_run.evidence.exception_frames import statement
+from ddp_run.evidence.exception_frames import functions, statement
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.pasted.raised import started_python
 from ddp_run.evidence.traceback_text import is_library
@@ -74,7 +74,8 @@ def _said(raised: ExceptionInfo) -> str:
     if worker is not None:
         caught = message.partition(" in ")[2].removesuffix(".")
         return f": {worker.message.partition(chr(10))[0][:_SHOWN]} (in {caught})"
-    return f": {message[:_SHOWN]}" if message else ""
+    said = f": {message[:_SHOWN]}" if message else ""
+    return f"{said} (in a thread)" if "_bootstrap_inner" in functions(raised) else said
 
 
 def _is_the_reason(raised: ExceptionInfo, attempt: Evidence) -> bool:
