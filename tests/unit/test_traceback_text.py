@@ -143,6 +143,20 @@ def test_the_only_one_of_a_group_stands_for_it(tmp_path: Path, raised: str, show
     assert found.traceback == info.traceback
 
 
+def test_the_line_that_could_not_be_compiled_is_shown_in_place_of_the_call() -> None:
+    """torch/_dynamo/exc.py, `augment_exc_message`."""
+    head = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 89, in main\n    encoder(batch)\n'
+    said = "torch._dynamo.exc.Unsupported: Data-dependent branching\n  Explanation: none\n\nfrom user code:\n {}\n"
+    library = (
+        '  File "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", line 5, in forward\n    return f(x)\n'
+    )
+    traced = '  File "/home/me/model.py", line 50, in forward\n    if x.sum() > 0:\n'
+    for shown, line in ((traced, 50), (traced + library, 50), (library, 89)):
+        info = traceback_text.from_text(head + said.format(shown))
+        assert info is not None
+        assert exception_chain.at_its_origin(info).line == line
+
+
 def test_healthy_text_has_none() -> None:
     assert traceback_text.find(["Traceback (most recent call last):", "step 1", "", "File a", "loss: 3"]) == ()
 

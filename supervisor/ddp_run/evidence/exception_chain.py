@@ -21,6 +21,7 @@ from ddp_run.evidence.traceback_text import (
     DIRECT,
     FRAME,
     HEADER,
+    PLACE,
     at,
     from_text,
     is_library,
@@ -35,6 +36,8 @@ _EXPECTED = frozenset(
     }
 )
 """Exceptions that programs expect, and handle as part of their work."""
+_TRACED = "\nfrom user code:\n"
+"""Above the frames of what torch.compile was tracing (torch/_dynamo/exc.py, augment_exc_message)."""
 _NAMES = re.compile(r"[\w./:\-]{4,}")
 _PROGRAM_ENDED = re.compile(
     r"^Command .{1,4000} (?:returned non-zero exit status \d{1,3}|died with <Signals)"
@@ -253,10 +256,15 @@ def of_group(exception: ExceptionInfo) -> ExceptionInfo | None:
 
 
 def at_its_origin(exception: ExceptionInfo) -> ExceptionInfo:
-    """Add the position where it was raised if it came from a DataLoader worker; return the only one of a group."""
+    """Add the position where it was raised if it came from a DataLoader worker, or is about code that torch.compile was
+    tracing; return the only one of a group."""
     member = of_group(exception)
     if member is not None and member.file is not None and not is_library(member.file):
         return replace(member, traceback=exception.traceback)
+    traced = PLACE.finditer(exception.message.partition(_TRACED)[2])
+    own = [place for place in traced if not is_library(place["file"])]
+    if own:
+        return replace(exception, file=own[-1]["file"], line=int(own[-1]["line"]), function=own[-1]["function"])
     raised = of_worker(exception)
     if raised is None or raised.file is None or is_library(raised.file):
         return exception
