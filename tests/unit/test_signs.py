@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -22,7 +23,7 @@ from ddp_run.judge.signs import (
     meaning,
 )
 from ddp_run.judge.verdict import Layer, Retry, Rule
-from ddp_run.record.events import ExceptionInfo, Rank
+from ddp_run.record.events import ExceptionInfo, MonotonicNs, Rank
 
 FULL = Sign("No space left", r"\[Errno (?P<number>\d+)\] No space left on device")
 ONLY_OS = Sign("No space left", types=frozenset({"OSError"}))
@@ -104,6 +105,9 @@ def test_a_line_that_says_what_is_done_instead_explains_no_crash() -> None:
     for code, found in ((-signal.SIGSEGV, False), (-signal.SIGKILL, False), (1, True), (None, True)):
         hit = in_last_words(death(warned, code=code), signs)
         assert (hit is not None) is found, code
+    alone = replace(death("[Errno 28] No space left on device", "step 40", code=-signal.SIGBUS), died_at=MonotonicNs(9))
+    went_on = in_last_words(alone, [FULL])
+    assert went_on is not None and went_on.confidence == "likely"
     plain = in_last_words(death(warned.replace("falling back to the CPU", "no"), code=-signal.SIGSEGV), signs)
     assert plain is not None
     assert plain.confidence == "likely"  # Python warns of it

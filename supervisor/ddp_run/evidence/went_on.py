@@ -173,9 +173,11 @@ class WentOn:
         """Whether the job ran again after a line that reports its end. A stopped program may write for a while."""
         return self.ended_well > index or len(self._new) - bisect_right(self._new, index) >= LEAVING
 
-    def may_be_over(self, index: int) -> bool:
-        """Whether it may have gone on unseen: the line is a warning, or a later abort gives its own reason."""
-        return WARNED.search(self._lines[index]) is not None or self._aborts[-1:] > [index]
+    def may_be_over(self, index: int, *, alone: bool = False) -> bool:
+        """Whether it may have gone on unseen: the line is a warning, a later abort gives its own reason, or it wrote a
+        new line behind it. `alone`: a log with one writer."""
+        later = self._aborts[-1:] > [index] or (alone and self._new[-1:] > [index])
+        return later or WARNED.search(self._lines[index]) is not None
 
     def before_abort(self, index: int) -> bool:
         """Whether it wrote a new line between this one and the reason for its abort.

@@ -258,7 +258,7 @@ def in_last_words(death: Death, signs: Sequence[Sign], lines: int = LAST_WORDS) 
         over = went_on.after_line(hit.index) or (death.watched and went_on.before_abort(hit.index))
         if over or (death.killed_without_exception and went_on.says_handled(hit.index)):
             hit = None
-        elif went_on.may_be_over(hit.index):
+        elif went_on.may_be_over(hit.index, alone=death.watched):
             hit = replace(hit, confidence="likely")
     of_nccl = any(map(_held(ending.lines), _NCCL_ERRORS))  # then its lines elsewhere belong to it
     hit = hit or anywhere(death.stack, plain, sure)
