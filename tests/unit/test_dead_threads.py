@@ -8,7 +8,7 @@ import pytest
 from tests.unit.test_diagnose import SECOND, death, log, lost_peer, named, run
 
 from ddp_run.evidence.model import Death
-from ddp_run.judge.dead_threads import of_thread
+from ddp_run.judge.dead_threads import note_on, of_thread
 from ddp_run.judge.diagnose import judge
 from ddp_run.record.events import ExceptionInfo
 
@@ -63,6 +63,12 @@ def test_a_thread_that_ended_later_or_in_another_rank_is_not_told_of() -> None:
         verdict = judge(run(each, replace(lost_peer(0, SECOND), stderr=log(*THREAD))))
         assert verdict.title == "rank 1 raised _queue.Empty in train.py:57"
         assert not any("thread" in note for note in verdict.notes)
+
+
+def test_it_is_told_of_a_rank_that_left_without_an_exception_or_hung() -> None:
+    hung = replace(death(1, -15, 100, sent=(15,)), stderr=log(*THREAD))
+    said = "before that, a thread of rank 1 had raised ValueError in feed.py:12: no number in '0,5' ("
+    assert (note_on(hung) or "").startswith(said)
 
 
 def test_what_python_ignores_ended_no_thread() -> None:
