@@ -6,6 +6,8 @@ from __future__ import annotations
 import pytest
 
 from ddp_run import explain
+from ddp_run.evidence.model import LogText
+from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 
 PYTHON = "cannot import name 'Shuffler' from 'torchdata' (/env/lib/python3.10/site-packages/torchdata/__init__.py)"
 READY = "".join(f"n{rank // 2}: rank {rank} of 4 is ready\n" for rank in range(4))
@@ -463,3 +465,45 @@ def test_who_refuses_a_connection_may_have_left(words: str, cause: str, rank: in
     text = "20:01:58 rank 5/8 reading /nfs/part-5 failed: [Errno 13] Permission denied\n20:01:58 rank 5/8 exits\n"
     head = 'Traceback (most recent call last):\n  File "/home/me/dpo.py", line 188, in <module>\n    main()\n'
     assert said(text + (head + REFUSED.format(words)) * 3) == (cause, rank)
+
+
+def test_a_cause_that_another_rank_shows_above_those_that_only_lost_it() -> None:
+    failed = (
+        "[rank6]:[E7 20:15:20.1 ProcessGroupNCCL.cpp:1414] [PG 0 (default_pg) Rank 6] Process group watchdog thread "
+        "terminated with exception: CUDA error: an illegal memory access was encountered\n"
+    )
+    lost = (
+        "[rank{0}]:[E7 20:15:24.4 ProcessGroupNCCL.cpp:563] [Rank {0}] Collective WorkNCCL(SeqNum=9) raised the "
+        "following async exception: NCCL error: remote process exited or there was a network error, NCCL version 2.2\n"
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"
+        "Last error:\nsocketProgress: Connection closed by remote peer n3<421{0}>\n"
+        "[rank{0}]:[E7 20:15:24.5 ProcessGroupNCCL.cpp:1515] [PG 0 (default_pg) Rank {0}] Process group watchdog "
+        "thread terminated with exception: NCCL error: remote process exited or there was a network error\n"
+    )
+    ended = ABORTED.replace("local_rank: 0", "local_rank: 3")
+    assert said(failed + lost.format(3) + lost.format(2) + ended) == ("illegal-memory-access", 6)
+    assert said(lost.format(3) + lost.format(2) + ended)[0] == "peer-died"
+
+
+def test_a_label_with_host_and_local_rank_is_that_of_the_rank_that_torch_names_behind_it() -> None:
+    named, other = "[{0}:{1}] 11:08:11 [rank{2}]:[E7 ProcessGroupNCCL.cpp:616] timeout", "[{0}:{1}] 11:08:12 terminate"
+    places = (("b", 1, 9), ("a", 1, 1), ("b", 2, 10), ("a", 0, 0))
+    lines = [form.format(*place) for place in places for form in (named, other)]
+    spoken = SpokenText.of_logs([Log(LogText("log", (*lines, "[b:3] 11:08:13 step 7")))])
+    assert [each.ranks for each in spoken.by] == [(rank,) for _host, _local, rank in places for _form in "ab"] + [()]
+    both = [*lines, named.format("b", 1, 17)]  # a label of several ranks is nobody's
+    assert SpokenText.of_logs([Log(LogText("log", tuple(both)))]).by[1].ranks == ()
+
+
+def test_what_each_of_several_exceptions_says_once_shows_no_progress() -> None:
+    """A thread's exception is the cause if the others waited, unless the program went on after it."""
+    thread = IN_A_THREAD.format("/home/me/clips.py")
+    told = "RuntimeError: Rank {0} successfully reached monitoredBarrier, but received errors while waiting for "
+    told += "send/recv from rank 0. Please check rank 0 logs for faulty rank.\n Original exception: \n"
+    told += "[../third_party/gloo/gloo/transport/tcp/pair.cc:525] Connection closed by peer [127.0.0.1]:2011{0}\n"
+    head = 'Traceback (most recent call last):\n  File "/home/me/fit.py", line 71, in <module>\n    main()\n'
+    missed = "[E ProcessGroupGloo.cpp:138] [Rank 0]: Ranks 6 failed to pass monitoredBarrier in 1800000 ms\n"
+    waited = missed + "".join(head + told.format(rank) for rank in (1, 2, 3, 4, 5, 7))
+    steps = "".join(f"step {k} loss 2.{k}\n" for k in range(9))
+    assert said(steps + thread + waited)[0] == "python-exception"
+    assert said(thread + steps + waited)[0] == "gloo-timeout-hang"

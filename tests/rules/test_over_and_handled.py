@@ -666,3 +666,14 @@ def test_a_wrapped_watchdog_says_more_than_the_abort_below_it() -> None:
     )
     wrapped = "".join(f"{line[at : at + 70]}\n" for line in said for at in range(0, len(line), 70))
     assert answer(wrapped)[1] == "nccl-timeout-hang"
+
+
+def test_sizes_that_a_loader_skipped_before_the_first_steps_are_over() -> None:
+    sizes = "[21:00:15][WARNING] size mismatch for head.weight: copying a param with shape torch.Size([77, 768]) from "
+    sizes += "checkpoint, the shape in current model is torch.Size([81, 768]).{}\n"
+    steps = "[21:00:16][INFO] loaded 590 tensors\n[21:03:02][INFO] rank 0: [0/20][  50/1402] loss 2.871\n"
+    raised = (
+        FIT.replace("[rank{0}]: ", "").format("", 44) + "RuntimeError: The size of tensor a (77) is not that of b\n"
+    )
+    assert answer(sizes.format("") + raised)[1] == "checkpoint-mismatch"
+    assert answer(sizes.format(" -> skipped") + steps + raised)[1] == "python-exception"

@@ -97,3 +97,15 @@ def test_what_is_no_second_start(other: str) -> None:
     ended = f"{OUT_OF_MEMORY}srun: error: c-16: task 0: Exited with exit code 1\n"
     text = run("10", "nothing", ended) + other
     assert until(SpokenText.of_logs([Log(LogText("log", tuple(text.splitlines())))])) == 0
+
+
+def test_what_says_how_a_step_ended_begins_no_other() -> None:
+    text = (
+        "=== step 0: tokenise ===\n8/8 shards written\n=== step 0 finished with 0 at Thu May 30 03:22:10 JST 2024 ===\n"
+        "=== step 1: train ===\n0: step 10 loss 9.9\n0: step 20 loss 8.7\n"
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=71.1. Some of the step tasks have been OOM Killed.\n"
+        "srun: error: g14: task 5: Out Of Memory\nsrun: Terminating StepId=71.1\n"
+        "=== step 1 finished with 137 at Thu May 30 03:31:08 JST 2024 ===\n"
+    )
+    found = explain(text)
+    assert (found.cause, found.first_failure and found.first_failure.rank) == ("host-oom", 5)

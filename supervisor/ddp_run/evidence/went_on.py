@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence, Set
 from itertools import accumulate
 
@@ -95,7 +96,7 @@ class WentOn:
         exceptions = traceback_text.find(lines) if exceptions is None else exceptions
         whole = "\n".join(lines)
         apart = {k for printed in exceptions for k in range(printed.start, printed.index + 1)} | silent
-        messages = {k for printed in exceptions for k in range(printed.index + 1, printed.end)}
+        messages = {k: printed.index for printed in exceptions for k in range(printed.index + 1, printed.end)}
         self._lines = lines
         self._new: list[int] = []
         self._aborts: list[int] = []
@@ -114,8 +115,11 @@ class WentOn:
             if len(at) > 1 and not own[:1].isspace():
                 for k in said:
                     first[k] = at[0]
-                if "0" in form and len(said) >= _REPEATED:
-                    self._repeated = max(self._repeated, said[-_REPEATED])
+                within = Counter(map(messages.get, said)) if "0" in form and len(said) >= _REPEATED else {}
+                # each of several exceptions may say it once
+                often = [k for k in said if k not in messages or within[messages[k]] > 1] if within else []
+                if len(often) >= _REPEATED:
+                    self._repeated = max(self._repeated, often[-_REPEATED])
             if shows_life(own):
                 new = [k for k in said if k not in messages] if line[:1].strip() else []
                 self._new += new

@@ -145,7 +145,7 @@ def _with_what_stands_above(end: LogEnd, strict: Verdict) -> Verdict:
     exception = strict.first_failure.exception if strict.first_failure is not None else None
     raised_at = [sign.index for sign in signs if sign.exception is not None]
     same = [sign.index for sign in signs if sign.exception is not None and _say_the_same(sign.exception, exception)]
-    last = max(same or raised_at, default=-1)
+    last = max(same or raised_at, default=end.place_of(strict.evidence) if followed else -1)
     causes = [
         sign
         for sign in signs

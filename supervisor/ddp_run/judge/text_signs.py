@@ -13,7 +13,7 @@ from functools import cache, cached_property
 
 from ddp_run.evidence import childfailed, traceback_text
 from ddp_run.evidence.lines_with import lines_with
-from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText
+from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText, Quote
 from ddp_run.evidence.pasted import got_over, launcher_text, raised, torn_frames
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.went_on import WORKED, WentOn, form_of, kind_of
@@ -111,7 +111,8 @@ class LogEnd:
             if spoken.by[index].agent or self._went_on.after_line(index):
                 continue
             rank = _alone(spoken.by[index].ranks)
-            window = spoken.text(indexes[max(0, k - BEFORE) : k + 1 + AFTER])
+            around = indexes[max(0, k - BEFORE) : k + 1 + AFTER]
+            window = spoken.text([each for each in around if rank is None or spoken.by[each].ranks in ((), (rank,))])
             for code in _codes(spoken.lines[index]):
                 death = Death(rank=rank, code=code, stderr=window)
                 for found in _asked(death, everything):
@@ -157,6 +158,11 @@ class LogEnd:
     def left_with_0_after(self, line: int) -> bool:
         """Whether what started the program says below this line that it exited with 0."""
         return got_over.told_of_0(self.spoken) > self._place(line)
+
+    def place_of(self, quotes: Sequence[Quote]) -> int:
+        """The index of the last line that these quote; -1: they quote none."""
+        lines = [quote.line for quote in quotes if quote.line is not None]
+        return self._place(max(lines)) if lines else -1
 
     def _place(self, line: int) -> int:
         return max((index for index, number in enumerate(self.spoken.numbers) if number <= line), default=-1)

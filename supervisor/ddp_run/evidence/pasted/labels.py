@@ -18,6 +18,7 @@ _NUMBERED_LABEL = re.compile(
 )
 """What programs and launchers put before their lines: `[w3] `, `[host:3] `, `host[3]: `, `Worker 3: `. The number may
 be the rank."""
+_HOST_AND_NUMBER = re.compile(r"\[[\w.\-]{1,60}:\d{1,6}\] ")
 _NUMBERED_PLACE = re.compile(r"(?<=[\-_])(?P<number>\d{1,6})$")
 _NAMED_PLACE = re.compile(r"\b[Rr]ank[ =:_]?(?P<rank>\d{1,6})\b(?!-)")
 _ITSELF = re.compile(r"\bRank (?P<ranks>\d{1,6}) successfully reached monitoredBarrier")
@@ -57,15 +58,28 @@ def ranked(texts: Sequence[str], by: Sequence[Writer]) -> list[Writer]:
         return list(by)
     found = ((index, _label(texts[index], by[index].place or "")) for index in {*named, *nameless})
     labels = {index: label for index, label in found if label is not None}
-    sure = _ranks(texts, {index: labels[index] for index in named if index in labels}, labels.values())
+    beside = {index: labels[index] for index in named if index in labels}
+    sure = _ranks(texts, beside, labels.values())
+    alone = _of_one_rank(texts, beside)
     given = list(by)
     for index in nameless:
         hit, label = said.get(by[index].place or ""), labels.get(index)
         if hit is not None:
             given[index] = by[index]._replace(ranks=(Rank(int(hit["rank"])),))
-        elif label is not None and label.kind in sure:
-            given[index] = by[index]._replace(ranks=(Rank(label.number),), start=label.end)
+        elif label is not None and (label.kind in sure or label.text in alone):
+            rank = label.number if label.kind in sure else alone[label.text]
+            given[index] = by[index]._replace(ranks=(Rank(rank),), start=label.end)
     return given
+
+
+def _of_one_rank(texts: Sequence[str], named: Mapping[int, _Label]) -> dict[str, int]:
+    """Return the ranks of labels with a host and a local rank, `[host:3] `, behind which torch names just one rank."""
+    ranks: dict[str, set[int]] = {}
+    for index, label in named.items():
+        hit = TORCH_INSIDE.search(texts[index], max(0, label.end - 1)) if _HOST_AND_NUMBER.match(label.text) else None
+        if hit is not None:
+            ranks.setdefault(label.text, set()).add(int(hit["ranks"]))
+    return {text: only.pop() for text, only in ranks.items() if len(only) == 1}
 
 
 def _ranks(texts: Sequence[str], named: Mapping[int, _Label], everywhere: Iterable[_Label]) -> set[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import NamedTuple
 
-from ddp_run.evidence import exception_chain, exception_frames, traceback_text
+from ddp_run.evidence import childfailed, exception_chain, exception_frames, traceback_text
 from ddp_run.evidence.at_once import once
 from ddp_run.evidence.exception_chain import words_of
 from ddp_run.evidence.lines_with import lines_with
@@ -115,10 +115,12 @@ class Exceptions:
         self._survived: set[tuple[str, str]] = set()
         self._silenced: set[tuple[str, str]] = set()
         found: dict[int, Raised] = {}
+        boxes = childfailed.boxes(spoken.lines)
         for indexes in [*spoken.index.own_lists(), *spoken.index.by_place.values()]:
             lines = [spoken.lines[index] for index in indexes]
             shown = traceback_text.find(lines)
-            went_on = WentOn(lines if shown else (), shown)
+            silent = {k for k, index in enumerate(indexes) if index in boxes} if boxes else frozenset[int]()
+            went_on = WentOn(lines if shown else (), shown, silent)
             ended: Printed | None = None  # the one that ended the program, unless another rank's failure did
             for printed in reversed(shown):
                 raised = self._read(printed, indexes, lines, went_on)

@@ -57,7 +57,7 @@ def at(spoken: SpokenText, reports: Set[int]) -> int:
     for index in range(len(lines) - 2, first_end, -1):
         command = commands.get(_command(lines[index]))
         place = first.get(_words(lines[index]), command)
-        if place is None:
+        if place is None or not any(map(str.strip, lines[index + 1 :])):
             continue
         following = map(_words, lines[index + 1 : index + 1 + _NEXT])
         further = max(max(first.get(words, -1), alike.get(words[:_ALIKE], -1)) for words in following)

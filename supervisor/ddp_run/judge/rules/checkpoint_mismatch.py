@@ -20,7 +20,7 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import AFTER
 from ddp_run.judge.quoted_line import line_of
-from ddp_run.judge.signs import Hit, Sign, ended_by, every, in_itself, like, meaning, quotes
+from ddp_run.judge.signs import Hit, Sign, ended_by, every, in_itself, like, meaning, quotes, survived
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -155,7 +155,7 @@ def _tolerated(death: Death) -> Finding | None:
         return None
     start = next(iter(every(death.stderr, Sign("Traceback (most recent call last)"))[-1:]), None)
     warned = [hit for hit in every(death.stderr, _SIZES) if start and 0 < start.index - hit.index <= AFTER]
-    if not warned:
+    if not warned or survived(death.stderr, warned[-1]):
         return None
     cause = f"{death.who} raised {raised.type} right after loading a checkpoint with mismatched sizes:"
     shown = (*quotes(warned[-1]), *line_of(death.stderr, raised))
