@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 from itertools import takewhile
 
@@ -9,8 +10,8 @@ from ddp_run.evidence.traceback_text import FRAME, HEADER, OF_A_RANK, is_library
 from ddp_run.record.events import ExceptionInfo
 
 OF_RANKS = re.compile(
-    rf"^(?:{re.escape(OF_A_RANK)}|(?:[\w.]{{1,99}}: ){{1,2}}On WorkerInfo\(id=)(\d{{1,9}})"
-    rf"(?:\)|, name=[^\n]{{1,300}}\):(?:\n[^\n]*\n{re.escape(HEADER)}:)?)",
+    rf"^(?:{re.escape(OF_A_RANK)}|(?:[\w.]{{1,99}}: ){{1,2}}['\"]?On WorkerInfo\(id=)(\d{{1,9}})"
+    rf"(?:\)|, name=[^\n]{{1,300}}?\):(?:\n[^\n]*\n{re.escape(HEADER)}:)?)",
     re.MULTILINE,
 )
 """What torch raises on all ranks, or on a caller, and of which rank it tells."""
@@ -18,6 +19,7 @@ _MODULE = "<module>"
 _GIVEN = re.compile(r"<(?!string>|stdin>|frozen |ipython|command|cell)")
 _CATCHES = re.compile(r"/(?:uvicorn|hypercorn|gunicorn|starlette|aiohttp|tornado|flask|werkzeug|django|optuna)/")
 """Servers log the exception of a request, and sweeps that of a trial, and go on."""
+_BY_OTHERS = (ConnectionError, TimeoutError, InterruptedError, ChildProcessError)
 _FOR_ANYTHING = frozenset({"AssertionError", "Exception", "RuntimeError", "ValueError"})
 """Python's own classes that programs raise for anything."""
 
@@ -75,6 +77,12 @@ def lost_its_parent(exception: ExceptionInfo) -> bool:
         return False
     innermost = frames(exception.traceback)[-1:]
     return any(file.endswith("multiprocessing/spawn.py") and function == "_main" for file, function in innermost)
+
+
+def by_others(exception: ExceptionInfo) -> bool:
+    """Whether its class is Python's for what another process did."""
+    known = getattr(builtins, exception.type, None)
+    return isinstance(known, type) and issubclass(known, _BY_OTHERS)
 
 
 def in_exit(exception: ExceptionInfo) -> bool:

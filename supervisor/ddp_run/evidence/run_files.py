@@ -90,7 +90,10 @@ def _cause_of_exit(code: int | None, exception: ExceptionInfo | None, stderr: Lo
         return last_exception(code, stderr)
     if exception.type != "SystemExit":
         return exception
-    return exception_chain.before_last(exception.traceback) or last_exception(code, stderr) or exception
+    led_to_it = exception_chain.before_last(exception.traceback)
+    if led_to_it is not None:
+        return exception_chain.origin_of(led_to_it, exception)
+    return last_exception(code, stderr) or exception
 
 
 def _error_file(files: RunFiles, source: str) -> ExceptionInfo | None:

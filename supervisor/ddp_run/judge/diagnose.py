@@ -17,12 +17,12 @@ from ddp_run.judge.dead_threads import note_on
 from ddp_run.judge.findings import Judged, Rules
 from ddp_run.judge.first_end import (
     FirstEnd,
+    doubts_of,
     ended_silently,
     finished_first,
     first_end,
     followed,
     follower,
-    how_close,
     lost_peer,
     of_death,
     shown_on,
@@ -211,12 +211,9 @@ class _Judgement:
         source = source_of(first, judged, self.rules)
         if source is not None:
             return self._passed_on(source)
-        unlike = [rival for rival in end.rivals if _kind(rival) != _kind(first)]
-        self.close = end.guessed or bool(unlike)
-        if unlike:
-            self.notes.append(how_close([first.death, *(item.death for item in unlike)]))
-        elif end.rivals and first.death.failed_at is None:  # the cause is the same, whichever was first
-            self.notes.append(how_close([first.death, *(rival.death for rival in end.rivals)]))
+        doubts = doubts_of(end, judged)
+        self.close = end.guessed or any(doubt.other for doubt in doubts)
+        self.notes += [doubt.note for doubt in doubts]
         return self._named(first, judged)
 
     def _passed_on(self, source: Source) -> Judged:
@@ -341,7 +338,3 @@ class _Judgement:
 
 def _type(death: Death) -> str | None:
     return death.exception.type if death.exception is not None else None
-
-
-def _kind(item: Judged) -> tuple[str, str | None, int | None]:
-    return item.finding.rule.name, _type(item.death), item.death.code

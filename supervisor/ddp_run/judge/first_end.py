@@ -49,11 +49,43 @@ def first_end(own: Sequence[Judged], *, in_text: bool) -> FirstEnd:
     return FirstEnd(first, tuple(item for item in close if item is not first))
 
 
-def how_close(deaths: Sequence[Death]) -> str:
-    """Return a note about deaths whose order is uncertain."""
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A note about which failure came first, and whether it is about a different one."""
+
+    note: str
+    other: bool
+
+
+def doubts_of(end: FirstEnd, judged: Sequence[Judged]) -> list[Doubt]:
+    """Return what may have come before the first failure: ends that the kernel reported about when it was stamped, and
+    exceptions that ranks had logged which left later, as a signal told them."""
+    first = end.item
+    unlike = [rival for rival in end.rivals if _kind(rival) != _kind(first)]
+    close = unlike or (end.rivals if first.death.failed_at is None else ())  # of one kind, whichever was first
+    doubts = [Doubt(_how_close([first.death, *(item.death for item in close)]), bool(unlike))] if close else []
+    return doubts + [
+        Doubt(f"{item.finding.cause}: whether before or after {first.death.who} failed is unknown", other=True)
+        for item in judged
+        if _raised_unseen(item) and _kind(item) != _kind(first)
+    ]
+
+
+def _how_close(deaths: Sequence[Death]) -> str:
     ranks = sorted(death.rank for death in deaths if death.rank is not None)
     apart = (max(death.order for death in deaths) - min(death.order for death in deaths)) / 1e6
     return f"{named_ranks(ranks)} exited within {apart:.0f} ms according to the kernel: which came first is uncertain"
+
+
+def _raised_unseen(item: Judged) -> bool:
+    """Whether it left as a signal had told it, and had logged an exception before: nobody knows when."""
+    death = item.death
+    return not item.reason and death.exception is not None and (death.code or 0) - 128 in death.signals_sent
+
+
+def _kind(item: Judged) -> tuple[str, str | None, int | None]:
+    raised = item.death.exception
+    return item.finding.rule.name, None if raised is None else raised.type, item.death.code
 
 
 def _weight(death: Death) -> int:
@@ -104,6 +136,8 @@ def followed(item: Judged, first: Judged) -> str:
     if item.death.order < first.death.order:
         left = "left before it" if is_silent(item) else f"failed before it: {item.finding.cause}"
         return "waited in vain" if only_followed(item) else left
+    if _raised_unseen(item):
+        return f"failed, too: {item.finding.cause}"
     raised, by_first = item.death.exception, first.death.exception
     alike = raised is None or by_first is None or raised.type == by_first.type
     if item.finding.rule.name == first.finding.rule.name and alike:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ddp_run.evidence.exception_chain import chain, failed_ranks, words_of
-from ddp_run.evidence.exception_frames import raised_by_program, statement
+from ddp_run.evidence.exception_frames import by_others, raised_by_program, statement
 from ddp_run.evidence.last_exception import last_exception
 from ddp_run.evidence.model import Death
 from ddp_run.judge.findings import Judged, Rules
@@ -46,9 +46,14 @@ def source_of(first: Judged, judged: Sequence[Judged], rules: Rules) -> Source |
         if item is None:
             return None
         return Source(item, f"{who} {reacted}, and {item.death.who} shows its own exception", sure=False)
+    logged = [*_logged_by_others(others, rules)]
+    if logged and raised is not None and first.finding.rule.general and any(map(_of_a_connection, chain(raised))):
+        return Source(
+            logged[0], f"{who} lost a connection, and {logged[0].death.who} shows its own exception", sure=False
+        )
     if raised is None or not raised_by_program(raised):
         return None
-    told = [(item, tells_of(first.death, item.death)) for item in (*own, *_logged_by_others(others, rules))]
+    told = [(item, tells_of(first.death, item.death)) for item in (*own, *logged)]
     item, sure = min(told, key=lambda each: (True, False, None).index(each[1]), default=(first, None))
     return None if sure is None else Source(item, f"the exception of {who} reports that of {item.death.who}", sure)
 
@@ -78,9 +83,16 @@ def tells_of(death: Death, other: Death) -> bool | None:
     return False if named and death.rank not in _ranks(source) else None
 
 
+def _of_a_connection(link: ExceptionInfo) -> bool:
+    """Whether it may be about another process that is gone. Programs raise EOFError where a peer sends no more."""
+    return by_others(link) or link.type == "EOFError"
+
+
 def _by_torch(ranks: Sequence[Rank], first: Judged, judged: Sequence[Judged], rules: Rules) -> Source:
     """Return the first of these ranks that failed, or if none of them is known here, what the first one shows."""
-    known = next((item for item in judged if not item.reason and item.death.rank in ranks), None)
+    failed = (item for item in judged if not item.reason)
+    shown = (item for item in (*failed, *_logged_by_others(judged, rules)) if item.death.rank in ranks)
+    known = next(shown, None)
     if known is None:
         told = rules.judge(replace(first.death, rank=ranks[0]))
         known = replace(first, finding=replace(told.finding, culprit=ranks[0]))

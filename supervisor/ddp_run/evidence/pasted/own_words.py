@@ -5,11 +5,11 @@ Many programs catch what goes wrong, print one line and exit. Their peers then f
 
 from __future__ import annotations
 
-import builtins
 import errno
 import re
 from collections.abc import Sequence
 
+from ddp_run.evidence.exception_frames import by_others
 from ddp_run.evidence.pasted.raised import OfException, Raised, Shows
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.went_on import HANDLED, WentOn, is_native, is_news
@@ -33,8 +33,6 @@ _LOGGERS = re.compile(
     r"[\[(]?[Rr](?:ank|ANK)[ =:]?(?P<rank>\d{1,9})\b(?!-\d)"
 )
 """A rank that a program's logger names behind its time stamp, behind a host, or in a column."""
-_BY_OTHERS = (ConnectionError, TimeoutError, InterruptedError, ChildProcessError)
-"""Python's classes for what another process did."""
 _NUMBERS = {
     "address already in use": errno.EADDRINUSE,
     "cannot allocate memory": errno.ENOMEM,
@@ -112,7 +110,7 @@ def of_no_rank(
     early = [raised for raised in nobodys if raised.index < others[-1]]
     causes = [raised for raised in early if not HANDLED.search(spoken.lines[raised.index])]
     kinds = (Shows.A_CAUSE, Shows.NO_CAUSE)
-    own = [raised for raised in causes if shows(raised.info).what in kinds and not _is_by_others(raised.info.type)]
+    own = [raised for raised in causes if shows(raised.info).what in kinds and not by_others(raised.info)]
     return own[-1] if own else _last_words(spoken, others[0], shows)
 
 
@@ -133,20 +131,13 @@ def ranks_of_lines(spoken: SpokenText) -> list[tuple[Rank, ...]]:
     return [each.ranks if hit is None else (Rank(int(hit["rank"])),) for hit, each in both]
 
 
-def _is_by_others(type_: str) -> bool:
-    """Whether it's Python's class for what another process did."""
-    known = getattr(builtins, type_, None)
-    return isinstance(known, type) and issubclass(known, _BY_OTHERS)
-
-
 def _said(line: str, shows: OfException) -> ExceptionInfo | None:
     if HANDLED.search(line):
         return None
     raised = _RAISED.search(line) or _REPR.search(line) or _IN_BRACKETS.search(line)
     if raised is not None:
-        if _is_by_others(raised["type"]):
-            return None
-        return ExceptionInfo(raised["type"], raised["message"].strip(), None, None, None, "")
+        own = ExceptionInfo(raised["type"], raised["message"].strip(), None, None, None, "")
+        return None if by_others(own) else own
     hit = _NO_MODULE.search(line)
     if hit is not None:
         return ExceptionInfo("ModuleNotFoundError", hit[0], None, None, None, "")
