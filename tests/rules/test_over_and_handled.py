@@ -677,3 +677,19 @@ def test_sizes_that_a_loader_skipped_before_the_first_steps_are_over() -> None:
     )
     assert answer(sizes.format("") + raised)[1] == "checkpoint-mismatch"
     assert answer(sizes.format(" -> skipped") + steps + raised)[1] == "python-exception"
+
+
+def test_what_an_exception_was_raised_from_is_named_beside_it() -> None:
+    """A wrapper says what gave up, its cause says why. What it was only handling is not named."""
+    cause = "".join(f"[rank1]: {line}\n" for line in (
+        "Traceback (most recent call last):", '  File "/home/me/report.py", line 85, in pack', "    dumps(rows)",
+        "TypeError: cannot pickle '_thread.lock' object", "",
+    ))  # fmt: skip
+    direct = "[rank1]: The above exception was the direct cause of the following exception:\n[rank1]: \n"
+    last = FIT.format(1, 31) + "[rank1]: fit.ReportError: gave up after 3 attempts\n"
+    said = "rank 1 raised fit.ReportError in fit.py:31: gave up after 3 attempts"
+    assert explain(cause + direct + last).title == (
+        f"{said}; raised from TypeError in report.py:85: cannot pickle '_thread.lock' object"
+    )
+    handled = "[rank1]: During handling of the above exception, another exception occurred:\n[rank1]: \n"
+    assert explain(cause + handled + last).title == said

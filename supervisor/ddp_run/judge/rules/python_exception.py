@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence.exception_chain import chain, of_failed_rank, of_worker, tells_of_a_program
+from ddp_run.evidence.exception_chain import chain, of_failed_rank, of_worker, raised_from, tells_of_a_program
 from ddp_run.evidence.exception_frames import functions, statement
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.pasted.raised import started_python
@@ -75,7 +75,12 @@ def _said(raised: ExceptionInfo) -> str:
         caught = message.partition(" in ")[2].removesuffix(".")
         return f": {worker.message.partition(chr(10))[0][:_SHOWN]} (in {caught})"
     said = f": {message[:_SHOWN]}" if message else ""
-    return f"{said} (in a thread)" if "_bootstrap_inner" in functions(raised) else said
+    said += " (in a thread)" if "_bootstrap_inner" in functions(raised) else ""
+    origin = chain(raised)[-1]
+    if origin.type == raised.type or not origin.place or not raised_from(raised, origin):
+        return said
+    first = origin.message.partition("\n")[0][:_SHOWN]
+    return f"{said}; raised from {origin.type} in {origin.place}{first and f': {first}'}"
 
 
 def _is_the_reason(raised: ExceptionInfo, attempt: Evidence) -> bool:
