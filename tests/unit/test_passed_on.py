@@ -291,3 +291,45 @@ def test_what_a_remote_call_raised_is_that_of_the_rank_that_was_called() -> None
     alone = judge(run(raised(0, 100, "f.wait()", f"ValueError: {CALLED.format(0, 'r')}"), called))
     assert alone.first_failure is not None
     assert alone.first_failure.rank == 0
+
+
+def test_a_remote_call_may_hide_a_key_error_in_another_exception() -> None:
+    """A KeyError shows its words as Python writes them, and the future raises RuntimeError."""
+    said = "RuntimeError: KeyError: 'On WorkerInfo(id=0, name=worker0):\\nKeyError(\\'cosine\\')\\nTraceback'"
+    verdict = judge(run(raised(2, 100, "return fut.wait()", said, file=LIBRARY), logged(0, 9 * SECOND)))
+    assert named(run(raised(2, 100, "return fut.wait()", said, file=LIBRARY), logged(0, 9 * SECOND)))[:2] == (
+        "python-exception",
+        0,
+    )
+    assert "the exception that torch passed on is that of rank 0" in verdict.notes
+
+
+GONE = "EOFError\n\nThe above exception was the direct cause of the following exception:\n\n"
+
+
+def test_who_lost_a_connection_to_a_rank_that_had_logged_why_only_followed() -> None:
+    before = traceback("raise EOFError", GONE)
+    client = raised(2, 100, "raise RuntimeError('the server hung up') from e", "RuntimeError: gone", before=before)
+    verdict = judge(run(client, logged(0, 9 * SECOND)))
+    assert verdict.first_failure is not None
+    assert (verdict.first_failure.rank, verdict.confidence) == (0, "likely")
+    assert "rank 2 lost a connection, and rank 0 shows its own exception" in verdict.notes
+    for other in (
+        death(0, -15, 9 * SECOND, sent=(15,)),
+        logged(0, 9 * SECOND, said="ConnectionResetError: [Errno 104] reset"),
+    ):
+        alone = judge(run(client, other))
+        assert alone.first_failure is not None
+        assert alone.first_failure.rank == 2
+
+
+def test_an_exception_of_an_unknown_time_makes_the_order_doubtful() -> None:
+    """Rank 0 had logged an exception, went on, and left with 143 when it was told to."""
+    late = replace(raised(0, 9 * SECOND, "load(text)", "ParserError: no '}'"), code=143, signals_sent=(15,))
+    first = raised(1, 100, "conf['model']", "TypeError: 'NoneType' object is not subscriptable")
+    verdict = judge(run(first, late))
+    assert verdict.first_failure is not None
+    assert (verdict.first_failure.rank, verdict.confidence) == (1, "likely")
+    assert any("whether before or after rank 1 failed is unknown" in note for note in verdict.notes)
+    assert verdict.collateral[0].reason.startswith("failed, too: rank 0 raised ParserError")
+    assert judge(run(first, replace(late, code=1))).confidence == "certain"

@@ -157,6 +157,20 @@ def test_the_line_that_could_not_be_compiled_is_shown_in_place_of_the_call() -> 
         assert exception_chain.at_its_origin(info).line == line
 
 
+def test_a_library_that_exits_for_the_program_is_shown_by_the_line_that_called_it() -> None:
+    """argparse handles its own error, below `parse_args`, and calls `sys.exit`."""
+    library = '  File "/usr/lib/python3.11/argparse.py", line {}, in {}\n    pass\n'
+    inner = f"Traceback (most recent call last):\n{library.format(1871, 'parse_known_args')}"
+    inner += f"{library.format(2542, '_get_value')}argparse.ArgumentError: argument --n: invalid int value: 'x'\n"
+    outer = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 72, in main\n    parse()\n'
+    outer += f"{library.format(1862, 'parse_args')}{library.format(1871, 'parse_known_args')}SystemExit: 2\n"
+    text = f"{inner}\nDuring handling of the above exception, another exception occurred:\n\n{outer}"
+    whole, led_to_it = traceback_text.from_text(text), exception_chain.before_last(text)
+    assert whole is not None and led_to_it is not None
+    found = exception_chain.origin_of(led_to_it, whole)
+    assert (found.type, found.line) == ("argparse.ArgumentError", 72)
+
+
 def test_healthy_text_has_none() -> None:
     assert traceback_text.find(["Traceback (most recent call last):", "step 1", "", "File a", "loss: 3"]) == ()
 

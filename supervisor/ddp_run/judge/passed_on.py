@@ -47,10 +47,9 @@ def source_of(first: Judged, judged: Sequence[Judged], rules: Rules) -> Source |
             return None
         return Source(item, f"{who} {reacted}, and {item.death.who} shows its own exception", sure=False)
     logged = [*_logged_by_others(others, rules)]
-    if logged and raised is not None and first.finding.rule.general and any(map(_of_a_connection, chain(raised))):
-        return Source(
-            logged[0], f"{who} lost a connection, and {logged[0].death.who} shows its own exception", sure=False
-        )
+    if _lost_a_connection(first) and (kept := [item for item in logged if not _lost_a_connection(item)]):
+        why = f"{who} lost a connection, and {kept[0].death.who} shows its own exception"
+        return Source(kept[0], why, sure=False)
     if raised is None or not raised_by_program(raised):
         return None
     told = [(item, tells_of(first.death, item.death)) for item in (*own, *logged)]
@@ -83,9 +82,11 @@ def tells_of(death: Death, other: Death) -> bool | None:
     return False if named and death.rank not in _ranks(source) else None
 
 
-def _of_a_connection(link: ExceptionInfo) -> bool:
-    """Whether it may be about another process that is gone. Programs raise EOFError where a peer sends no more."""
-    return by_others(link) or link.type == "EOFError"
+def _lost_a_connection(item: Judged) -> bool:
+    """Whether its exception may be about another process that is gone, and nothing says more about it. Programs raise
+    EOFError where a peer sends no more."""
+    links = () if item.death.exception is None else chain(item.death.exception)
+    return item.finding.rule.general and any(by_others(link) or link.type == "EOFError" for link in links)
 
 
 def _by_torch(ranks: Sequence[Rank], first: Judged, judged: Sequence[Judged], rules: Rules) -> Source:
