@@ -46,11 +46,12 @@ def source_of(first: Judged, judged: Sequence[Judged], rules: Rules) -> Source |
         if item is None:
             return None
         return Source(item, f"{who} {reacted}, and {item.death.who} shows its own exception", sure=False)
-    logged = [*_logged_by_others(others, rules)]
-    if _lost_a_connection(first) and (kept := [item for item in logged if not _lost_a_connection(item)]):
+    lost, own_words = _lost_a_connection(first), raised is not None and raised_by_program(raised)
+    logged = [*_logged_by_others(others, rules)] if lost or own_words else []
+    if lost and (kept := [item for item in logged if not _lost_a_connection(item)]):
         why = f"{who} lost a connection, and {kept[0].death.who} shows its own exception"
         return Source(kept[0], why, sure=False)
-    if raised is None or not raised_by_program(raised):
+    if not own_words:
         return None
     told = [(item, tells_of(first.death, item.death)) for item in (*own, *logged)]
     item, sure = min(told, key=lambda each: (True, False, None).index(each[1]), default=(first, None))
