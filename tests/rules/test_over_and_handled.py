@@ -542,7 +542,11 @@ def test_where_a_scheduler_or_a_shell_says_that_it_ended_well() -> None:
     lost = "slurmstepd: error: *** JOB 9 ON n1 CANCELLED AT 2024-08-23T07:41:30 DUE TO NODE FAILURE ***\n"
     caught = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n" + HERE.format(3)
     caught += "    fit(32)\nRuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED\nbatch 16 fits\n"
-    for told in ("epilog: job=9 state=COMPLETED\n", "JobId=9 JobState=COMPLETED Reason=None\n"):
+    for told in (
+        "epilog: job=9 state=COMPLETED\n",
+        "job finished, state COMPLETED, exit code 0:0\n",
+        "JobId=9 JobState=COMPLETED Reason=None\n",
+    ):
         assert answer(f"{lost}{STEPS}{told}") == (None, None)
         assert answer(f"{lost}{told.replace('COMPLETED', 'NODE_FAIL')}")[0] == "failed"
         assert answer(f"{told}{lost}{told.replace('COMPLETED', 'FAILED')}")[0] == "failed"

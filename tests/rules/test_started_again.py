@@ -109,3 +109,15 @@ def test_what_says_how_a_step_ended_begins_no_other() -> None:
     )
     found = explain(text)
     assert (found.cause, found.first_failure and found.first_failure.rank) == ("host-oom", 5)
+
+
+PROMPT = "(env) me@n1:~/fit$ "
+
+
+@pytest.mark.parametrize("typed", ["torchrun fit.py --batch 8", "LR=3 python3 -m torch.distributed.run fit.py"])
+def test_what_was_typed_before_the_last_start_had_ended(typed: str) -> None:
+    wrong = f"{PROMPT}torchrun fti.py\npython: can't open file '/home/me/fti.py': [Errno 2] No such file or directory\n"
+    assert explain(f"{wrong}{PROMPT}{typed}\n{OUT_OF_MEMORY}{PROMPT}\n").cause == "cuda-oom"
+    for later in ("torchrun fit.py", f"{typed} &", "dmesg | tail", "python -c 'import torch'"):
+        shown = f"{OUT_OF_MEMORY}{PROMPT}{later}\nstep 1\n"
+        assert explain(shown).cause == "cuda-oom", later  # nothing below it reports an end

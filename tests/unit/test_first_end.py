@@ -98,3 +98,10 @@ def test_of_ends_of_one_kind_the_cause_is_certain_and_the_rank_is_not() -> None:
     assert verdict.first_failure is not None
     assert (verdict.first_failure.rank, verdict.confidence) == (0, "certain")
     assert any("ranks 0-1 exited within 4 ms" in note for note in verdict.notes), verdict.notes
+
+
+def test_close_ends_by_other_exceptions_make_it_likely() -> None:
+    for raised, confidence in (("KeyError", "likely"), ("ValueError", "certain")):
+        verdict = judge(Evidence(deaths=(RAISES, death(1, 1, 112, raised=raised)), started=2, world_size=2))
+        assert verdict.first_failure is not None
+        assert (verdict.first_failure.rank, verdict.confidence) == (0, confidence)
