@@ -55,7 +55,8 @@ _ASKED = re.compile(r"(?:^|[\s;])echo \$\?\s*$")
 """A shell's prompt; the code is in the next line."""
 _TYPED = re.compile(
     r"(?:\([\w.\-]{1,40}\) )?[^\s@]{1,40}@[\w.\-]{1,60}:[^\s$#%]{1,200}[$#%] (?:\w{1,60}=\S{0,200} ){0,8}"
-    r"(?:torchrun|accelerate|deepspeed|ddp-run|srun|mpirun|python[\d.]{0,5} (?:-m )?[\w./\-]{1,200})\b[^\n]{0,400}(?<!&)$"
+    r"(?:torchrun|accelerate|deepspeed|ddp-run|srun|mpirun|python[\d.]{0,5} (?:-m )?[\w./\-]{1,200})\b"
+    r"[^\n]{0,400}(?<!&)$"
 )
 """A program that a user starts in the foreground."""
 _STATE = re.compile(
