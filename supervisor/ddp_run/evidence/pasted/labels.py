@@ -113,6 +113,8 @@ def _label(text: str, place: str) -> _Label | None:
 def continued(texts: Sequence[str], by: Sequence[Writer]) -> list[Writer]:
     """Return the writers; the further lines of a rank's native message, which have no label, are that rank's."""
     given = list(by)
+    if not any(_HEAD in text for text in texts):
+        return given
     head: Writer | None = None
     reason = False
     for index, text in enumerate(texts):
