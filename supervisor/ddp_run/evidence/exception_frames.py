@@ -98,8 +98,8 @@ def functions(exception: ExceptionInfo) -> set[str | None]:
 def statement(exception: ExceptionInfo) -> str:
     """Return the source lines that raised it, without the marks below them; empty if its traceback shows none."""
     lines = exception.traceback.splitlines()
-    frames = [index for index, line in enumerate(lines) if FRAME.match(line)]
-    shown = takewhile(lambda line: line.startswith("    "), lines[frames[-1] + 1 :] if frames else ())
+    at = [index for index, line in enumerate(lines) if FRAME.match(line)]
+    shown = takewhile(lambda line: line.startswith("    "), lines[at[-1] + 1 :] if at else ())
     return "\n".join(line.strip() for line in shown if line.strip(" ~^"))
 
 

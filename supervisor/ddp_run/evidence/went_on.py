@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from itertools import accumulate
 
 from ddp_run.evidence import traceback_text
@@ -115,9 +115,7 @@ class WentOn:
             if len(at) > 1 and not own[:1].isspace():
                 for k in said:
                     first[k] = at[0]
-                within = Counter(map(messages.get, said)) if "0" in form and len(said) >= _REPEATED else {}
-                # each of several exceptions may say it once
-                often = [k for k in said if k not in messages or within[messages[k]] > 1] if within else []
+                often = _outside(messages, said) if "0" in form and len(said) >= _REPEATED else []
                 if len(often) >= _REPEATED:
                     self._repeated = max(self._repeated, often[-_REPEATED])
             if shows_life(own):
@@ -147,13 +145,15 @@ class WentOn:
 
     def says_handled(self, index: int) -> bool:
         """Whether this line or the next one says that the program handles it, whatever came then."""
-        return any(HANDLED.search(line) for line in self._lines[index : index + 2])
+        return bool(self._handling(index, index + 1))
 
     def handled(self, index: int, before: int = -1) -> bool:
         """Whether this line, the next one or the one `before` says that the program handles it, and it wrote more."""
-        beside = (before, index, index + 1)
-        said = [k for k in beside if 0 <= k < len(self._lines) and HANDLED.search(self._lines[k])]
+        said = self._handling(before, index, index + 1)
         return bool(said) and max((*self._new[-1:], *self._bars[-1:]), default=-1) > max(index, min(said))
+
+    def _handling(self, *places: int) -> list[int]:
+        return [k for k in places if 0 <= k < len(self._lines) and HANDLED.search(self._lines[k])]
 
     def after(self, start: int, shown: int, end: int, *, runs_on: bool = False) -> bool:
         """Whether it went on after the exception that starts at `start`, is named at `shown` and ends before `end`.
@@ -220,6 +220,15 @@ def shows_life(line: str) -> bool:
 def _finished(line: str) -> bool:
     """Whether the line says which work is done. A clean-up also ends with `done`."""
     return WORKED.search(line) is not None and _ONE_WORD.match(line) is None
+
+
+def _outside(messages: Mapping[int, int], said: list[int]) -> list[int]:
+    """Return the lines of one form without those that several exceptions say once each. `messages`: the exception in
+    whose message a line is."""
+    if messages.keys().isdisjoint(said):
+        return said
+    within = Counter(map(messages.get, said))
+    return [k for k in said if k not in messages or within[messages[k]] > 1]
 
 
 def kind_of(text: str) -> str:

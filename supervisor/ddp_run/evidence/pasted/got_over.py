@@ -9,7 +9,7 @@ about a lost engine.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 
 from ddp_run.evidence import childfailed, exception_frames, traceback_text
 from ddp_run.evidence.lines_with import lines_with
@@ -53,12 +53,6 @@ _WITH_0 = re.compile(
 """What started the program says how it ended."""
 _ASKED = re.compile(r"(?:^|[\s;])echo \$\?\s*$")
 """A shell's prompt; the code is in the next line."""
-_TYPED = re.compile(
-    r"(?:\([\w.\-]{1,40}\) )?[^\s@]{1,40}@[\w.\-]{1,60}:[^\s$#%]{1,200}[$#%] (?:\w{1,60}=\S{0,200} ){0,8}"
-    r"(?:torchrun|accelerate|deepspeed|ddp-run|srun|mpirun|python[\d.]{0,5} (?:-m )?[\w./\-]{1,200})\b"
-    r"[^\n]{0,400}(?<!&)$"
-)
-"""A program that a user starts in the foreground."""
 _STATE = re.compile(
     r"(?i:\bjob)[^\n]{0,40}?[Ss]tate(?:[:=] ?| )(?P<of_job>[A-Z_]{4,20})\b"
     r"|(?:exit_?code|ExitCode)[:=] ?\d{1,3}\b[^\n]{0,10}? [Ss]tate[:=] ?(?P<with_code>[A-Z_]{4,20})\b"
@@ -94,17 +88,9 @@ def until(spoken: SpokenText) -> int:
     failed, told_0 = _failed_ranks(spoken), told_of_0(spoken)
     reported = max(failed, default=-1)
     again = _ran_again(spoken, reported, told_0) if reported >= 0 else _left_with_0(spoken, told_0)
-    ends = failed | _ends(spoken)
-    begun = max(started_again.at(spoken, ends), _typed_again(spoken, ends))
+    begun = started_again.at(spoken, failed | _ends(spoken))
     over = _not_started(spoken), _restarted(spoken), _served(spoken), again, _next_step(spoken), begun
     return max([*over, *(index + 1 for index in passed)])
-
-
-def _typed_again(spoken: SpokenText, ends: Set[int]) -> int:
-    """Return the index of the last start of a program behind a shell's prompt, if an end is reported below it: what was
-    started before had ended by then."""
-    typed = (k for k in lines_with(("$ ", "# ", "% "), spoken.lines) if _TYPED.match(spoken.lines[k]))
-    return max((k for k in typed if k < max(ends, default=0)), default=0)
 
 
 def _unittests(lines: Sequence[str]) -> Iterator[int]:

@@ -102,7 +102,8 @@ class Exceptions:
 
     `found`: every one that may have ended a rank, in order. The lines of others: of those that ended a launcher
     (`launchers`), and of those that are quoted or that Python says it ignored (`ignored`): in a destructor, at its
-    exit, in logging. `shows` asks the catalogue about one.
+    exit, in logging. `boxes`: the lines in which torch's agent reports failed ranks. `shows` asks the catalogue about
+    one.
     """
 
     def __init__(self, spoken: SpokenText, shows: OfException) -> None:
@@ -115,11 +116,11 @@ class Exceptions:
         self._survived: set[tuple[str, str]] = set()
         self._silenced: set[tuple[str, str]] = set()
         found: dict[int, Raised] = {}
-        boxes = childfailed.boxes(spoken.lines)
+        self.boxes = childfailed.boxes(spoken.lines)
         for indexes in [*spoken.index.own_lists(), *spoken.index.by_place.values()]:
             lines = [spoken.lines[index] for index in indexes]
             shown = traceback_text.find(lines)
-            silent = {k for k, index in enumerate(indexes) if index in boxes} if boxes else frozenset[int]()
+            silent = {k for k, index in enumerate(indexes) if index in self.boxes} if self.boxes else frozenset[int]()
             went_on = WentOn(lines if shown else (), shown, silent)
             ended: Printed | None = None  # the one that ended the program, unless another rank's failure did
             for printed in reversed(shown):

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from itertools import accumulate
 
+from ddp_run.evidence.lines_with import lines_with
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.went_on import form_of, shows_life
 
@@ -36,6 +37,12 @@ _BEGINNING = 400
 _BANNER = re.compile(r"[#=*~>+\-]{3}")
 _COMMAND = re.compile(r"\+ \w|[^\n@]{1,40}@\w[^\n$#%]{0,60}[$#%] \w")
 """A shell's, traced or behind its prompt."""
+_TYPED = re.compile(
+    r"(?:\([\w.\-]{1,40}\) )?[^\s@]{1,40}@[\w.\-]{1,60}:[^\s$#%]{1,200}[$#%] (?:\w{1,60}=\S{0,200} ){0,8}"
+    r"(?:torchrun|accelerate|deepspeed|ddp-run|srun|mpirun|python[\d.]{0,5} (?:-m )?[\w./\-]{1,200})\b"
+    r"[^\n]{0,400}(?<!&)$"
+)
+"""A program that a user starts in the foreground."""
 _NEXT = 6
 """Within so many lines after the first one a start repeats another line. A banner, or a shell's
 command, needs no other."""
@@ -46,6 +53,18 @@ def at(spoken: SpokenText, reports: Set[int]) -> int:
 
     `reports`: indexes of the lines that report an end.
     """
+    return max(_repeated(spoken, reports), _typed(spoken, reports))
+
+
+def _typed(spoken: SpokenText, reports: Set[int]) -> int:
+    """Return the index of the last start of a program behind a shell's prompt, if an end is reported below it: what was
+    started before had ended by then."""
+    typed = (k for k in lines_with(("$ ", "# ", "% "), spoken.lines) if _TYPED.match(spoken.lines[k]))
+    return max((k for k in typed if k < max(reports, default=0)), default=0)
+
+
+def _repeated(spoken: SpokenText, reports: Set[int]) -> int:
+    """Return the index of the last line that repeats the job's beginning, later in time."""
     lines = spoken.without_names()
     first_end = min(reports, default=len(lines))
     begin = [
@@ -54,10 +73,11 @@ def at(spoken: SpokenText, reports: Set[int]) -> int:
     first, alike = _once(begin), _once([words[:_ALIKE] for words in begin])
     commands = _once([_command(line) for line in lines[: len(begin)]])
     later: Set[int] | None = None
-    for index in range(len(lines) - 2, first_end, -1):
+    last = next((k for k in range(len(lines) - 1, -1, -1) if lines[k].strip()), 0)  # it says how something ended
+    for index in range(last - 1, first_end, -1):
         command = commands.get(_command(lines[index]))
         place = first.get(_words(lines[index]), command)
-        if place is None or not any(map(str.strip, lines[index + 1 :])):
+        if place is None:
             continue
         following = map(_words, lines[index + 1 : index + 1 + _NEXT])
         further = max(max(first.get(words, -1), alike.get(words[:_ALIKE], -1)) for words in following)

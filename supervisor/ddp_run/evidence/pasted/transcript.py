@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from ddp_run.evidence import childfailed
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, SummaryEntry
 from ddp_run.evidence.pasted import got_over, launcher_text, own_words
 from ddp_run.evidence.pasted.deaths import deaths_of, nameless_deaths, with_nobodys
+from ddp_run.evidence.pasted.line_prefixes import Writer
 from ddp_run.evidence.pasted.raised import AGENT_FRAME, Exceptions, OfException, Raised, Shown, Shows, starts_a_launcher
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.traceback_text import HEADER
 from ddp_run.evidence.windows import VERY_LAST
-from ddp_run.record.events import ExceptionInfo
+from ddp_run.record.events import ExceptionInfo, Rank
 
 WORDS = (
     *(HEADER, "Root Cause", "failed (exitcode:", "closing signal", "got signal:"),
@@ -74,7 +75,7 @@ def read(spoken: SpokenText, catalogue: OfException) -> Evidence:
             others = [raised for raised in exceptions if raised.index != left.index]
             exceptions = sorted([*others, left], key=lambda raised: raised.index)
             spoken = spoken.given_to(left.ranks, left.index)  # a name in it may not be one that all lines have
-    spoken = spoken.given_to_launchers(launchers | childfailed.boxes(spoken.lines), len(summary))
+    spoken = spoken.given_to_launchers(launchers | shown.boxes, len(summary))
     stop = _stop_signal(spoken, begin)
     deaths = deaths_of(spoken, begin, summary, exceptions, is_consequence)
     if nobodys is not None and all(death.exception is not nobodys.info for death in deaths):
@@ -126,15 +127,25 @@ def _of_who_raised(
     """Return what agents observed, with the rank in place of a local rank: of one that writes nothing, while just one
     other raised in the agent's pod, or, where none is named, writes at all."""
     agents = Counter(spoken.by[index].place for index, _entry in observed)
+    writing = _ranks_by_place(agents, spoken.by)
+    raising = _ranks_by_place(agents, (spoken.by[each.index]._replace(ranks=each.ranks) for each in exceptions))
     summary = []
     for index, entry in observed:
         place = spoken.by[index].place
-        there = {rank for by in spoken.by if place in (None, by.place) for rank in by.ranks}
-        raised = {rank for each in exceptions if place in (None, spoken.by[each.index].place) for rank in each.ranks}
+        there, raised = writing[place], raising[place]
         sole = agents[place] == 1 and len(raised) == 1 and (place is not None or there == raised)
         known = entry.rank is None or not sole or entry.rank in there
         summary.append(entry if known else replace(entry, rank=max(entry.rank, *raised)))
     return summary
+
+
+def _ranks_by_place(places: Collection[str | None], writers: Iterable[Writer]) -> dict[str | None, set[Rank]]:
+    """Return the ranks that wrote at each of these places; None: at any."""
+    ranks: dict[str | None, set[Rank]] = {place: set() for place in places}
+    for each in writers if ranks else ():
+        for place in ranks.keys() & {None, each.place}:
+            ranks[place].update(each.ranks)
+    return ranks
 
 
 def _launchers_code(spoken: SpokenText, raised: bool) -> int | None:
