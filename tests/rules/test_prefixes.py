@@ -148,6 +148,10 @@ def own_tags(form: str) -> Callable[[Record], Lines]:
     ]
 
 
+def has_traceback(record: Record) -> bool:
+    return any(line.startswith("Traceback (most recent call last)") for line in record.lines)
+
+
 def names_nobody(record: Record) -> bool:
     return not record.has_agent and not record.names_ranks
 
@@ -164,6 +168,7 @@ class Form:
 FORMS = {
     "srun -l": Form(own_tags("0: "), lambda record: len(record.lines) > 1, 0),
     "srun -l of many tasks": Form(own_tags(" 12: "), lambda record: len(record.lines) > 1, 12),
+    "mpirun -prepend-rank": Form(own_tags("[12] "), has_traceback, 12),
     "kubectl --prefix": Form(each_line("[pod/trainer-worker-0/pytorch] ")),
     "kubectl --timestamps": Form(each_line("2026-11-21T08:15:07.{n}456789Z ")),
     "stern": Form(each_line("trainer-worker-0 pytorch "), several_lines),

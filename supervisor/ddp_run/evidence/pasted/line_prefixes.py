@@ -1,9 +1,9 @@
 """Finds who wrote each line of a shared log from the prefixes of launchers and torch. Pure.
 
-Forms: torch's `[rank3]:`; torchrun's and ddp-run's `[default3]:`, `[rank0-2]:`; mpirun's `[1,3]<stderr>:`; `srun -l`'s
-`3: `, and with a host `[node7:3]:`; kubectl's and docker compose's pod or service name; the time stamps of container
-runtimes before them. A prefix of every line (pdsh's host, a CI's time) is stripped first, which leaves the text of the
-processes.
+Forms: torch's `[rank3]:`; torchrun's and ddp-run's `[default3]:`, `[rank0-2]:`; mpirun's `[1,3]<stderr>:` and, with
+-prepend-rank, `[3] `; `srun -l`'s `3: `, and with a host `[node7:3]:`; kubectl's and docker compose's pod or service
+name; the time stamps of container runtimes before them. A prefix of every line (pdsh's host, a CI's time) is stripped
+first, which leaves the text of the processes.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ _MPI = (
 _LABEL = r"\[(?P<label>[a-zA-Z][\w.\-]{0,255}:\d{1,6})\]:"
 """A host and a process number there, which is not a rank."""
 _TASK = r"\s{0,4}(?P<task>\d{1,6}): "
+_PREPENDED = r"\[(?P<prepended>\d{1,6})\] "
+"""By `mpirun -prepend-rank` (MPICH, Intel MPI)."""
 _PLACES = (
     r"\[pod/(?P<pod>[\w.\-]{1,255})(?:/[\w.\-]{1,255})?\] ",
     r"(?P<service>[a-z][\w.\-]{0,100}?[-_]\d{1,9}) +\| ?",
@@ -65,7 +67,7 @@ _AGENT = re.compile(
 )
 _ANY_RANKS = r"\[[A-Za-z_]+?\d{1,9}(?:[-,]\d{1,9})*\]:"
 _STAMPS = re.compile(rf"{_STAMP}(?:{_STREAM})?")
-_TASKED, _MPIS, _PROGRAMS = re.compile(_TASK), re.compile(_MPI), re.compile(_PROGRAM)
+_TASKED, _PREPENDS, _MPIS, _PROGRAMS = (re.compile(form) for form in (_TASK, _PREPENDED, _MPI, _PROGRAM))
 _OF_SERVER = re.compile(
     r"(?:\((?:[\w.:\-]{1,60} )?(?:rank=(?P<ranks>\d{1,9}) )?pid=\d{1,9}(?:, [a-z_]{1,12}=[\w.:\-]{1,60}){0,3}\) ?){0,2}"
     r"(?:(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./\-]{1,80}:\d{1,6}\] ?)?"
@@ -77,7 +79,6 @@ _FRAME = '  File "'
 _HOST = re.compile(r"(?P<pod>[a-zA-Z][\w.\-]{0,255}): ")
 _NUMBERS = re.compile(r"\d+")
 _NUMBER = re.compile(r"[0-9]{1,9}")
-_FIRST_NUMBER = re.compile(r"\d+")
 _OF_RANK = re.compile(r"(?:^|[/_.\-])rank[_.\-]?(\d{1,9})(?:[/_.\-][^/]{0,40})?$")
 _NUMBERED = re.compile(r"\s{0,8}(?P<number>\d{1,7})(?P<gap>:?[ \t]{0,8}|$)")
 _STEP = 3
@@ -161,6 +162,9 @@ def _before(lines: Sequence[str], mpi: bool) -> re.Pattern[str]:
     said = [line for line in lines if line.strip() and not line.startswith(_WITHOUT)]
     numbered = sum(1 for line in said if line[:5].strip()[:1].isdigit() and _TASKED.match(line))
     places = [*_PLACES, *([_TASK] if numbered >= max(2, _MOST * len(said)) else [])]
+    prepended = [line[hit.end() :] for line in said if (hit := _PREPENDS.match(line)) is not None]
+    if len(prepended) >= _MOST * len(said) and any(text.startswith((HEADER, _FRAME)) for text in prepended):
+        places.append(_PREPENDED)  # and not a step's number
     programs = Counter(hit["program"] for line in said if (hit := _PROGRAMS.match(line)) is not None)
     if len(programs) > 1 and programs.total() >= _NEARLY_ALL * len(said):
         places.append(_PROGRAM)
@@ -243,7 +247,7 @@ class _Named:
         """Return each rank of `0`, `0-2` or `0,5-7`; only the first if no more can be kept."""
         if "-" not in text and "," not in text:
             return (Rank(int(text)),)
-        found = _numbers(text) if self._room > 0 else _numbers(_FIRST_NUMBER.findall(text)[0])
+        found = _numbers(text) if self._room > 0 else _numbers(_NUMBERS.findall(text)[0])
         self._room -= len(found)
         return found
 
