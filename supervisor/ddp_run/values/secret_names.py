@@ -134,9 +134,12 @@ def _is_code(value: str) -> bool:
     return (value.islower() or value.isupper()) and grade_of(value.rstrip(",;)]}")) is not Grade.NOTHING
 
 
+_NUMBER_OR_TYPE = re.compile(r"[\d.,:eE+\-]{1,14}|(?:bf|fp|tf|int|uint)\d{1,2}(?:[_\-][\w\-]*|[a-z]{0,6})")
+
+
 def _is_plain(value: str) -> bool:
     """Whether it is a number, a path, a URL, a file's name, or words, which can't be mistaken for a secret."""
-    if len(value) < 6 or re.fullmatch(r"[\d.,:eE+\-]{1,14}|(?:bf|fp|tf|int|uint)\d{1,2}[\w\-]*", value):
+    if len(value) < 6 or _NUMBER_OR_TYPE.fullmatch(value):
         return True
     if "://" in value or value.startswith(("/", "./", "../", "~")) or re.search(r"\.[a-z]{2,5}\Z", value):
         return True
