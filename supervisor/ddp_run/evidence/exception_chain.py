@@ -39,6 +39,8 @@ _EXPECTED = frozenset(
 _TRACED = "\nfrom user code:\n"
 """Above the frames of what torch.compile was tracing (torch/_dynamo/exc.py, augment_exc_message)."""
 _NAMES = re.compile(r"[\w./:\-]{4,}")
+_MENTIONS = re.compile(r"[a-z]{2} \"$|\b(?:about|for|like|said|saw|says?|see) '$")
+"""Before words that a sentence quotes. NCCL quotes CUDA's: `Cuda failure 'out of memory'`."""
 _PROGRAM_ENDED = re.compile(
     r"^Command .{1,4000} (?:returned non-zero exit status \d{1,3}|died with <Signals)"
     r"|but all those workers died while running it\."
@@ -169,6 +171,12 @@ def _raised_while_handling(exception: ExceptionInfo) -> bool:
     """Whether it was raised during the handling of another, not from it."""
     links = CHAIN.findall(exception.traceback)
     return bool(links) and not links[-1].startswith(DIRECT)
+
+
+def only_mentions(said: re.Match[str]) -> bool:
+    """Whether a message only mentions these words: `before a save, check for "No space left on device"`."""
+    quote = _MENTIONS.search(said.string, max(0, said.start() - 8), said.start())
+    return quote is not None and quote[0][-1] in said.string[said.end() :].partition("\n")[0]
 
 
 def is_no_cause(link: ExceptionInfo, exception: ExceptionInfo) -> bool:

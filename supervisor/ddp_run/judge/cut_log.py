@@ -100,11 +100,10 @@ def _with_what_the_missing_said(end: LogEnd, strict: Verdict) -> Verdict:
     told = min((quote.line for quote in strict.evidence if quote.line is not None), default=0)
     if missing is None or missing in end.writers_of(told):  # it waited itself
         return _with_a_lost_host(end, strict, missing)
-    ranks = own_words.ranks_of_lines(end.spoken)
     said = [
         sign
         for sign in end.signs
-        if missing in (sign.rank, *ranks[sign.index])
+        if missing in (sign.rank, *own_words.ranks_of(end.spoken, sign.index))
         and end.spoken.numbers[sign.index] < told
         and not (sign.finding.rule.consequence or sign.finding.rule.end == "waited")
     ]
@@ -197,7 +196,11 @@ def _with(strict: Verdict, found: TextSign, note: str = NOTE) -> Verdict:
     finding = found.finding
     first = strict.first_failure
     rank = None if finding.rule.consequence else found.rank  # a rank that lost a peer did not fail first
-    if first is None and (rank is not None or found.exception is not None):
+    if finding.of_the_job:
+        first = None
+    elif finding.culprit is not None:
+        first = FirstFailure(finding.culprit)
+    elif first is None and (rank is not None or found.exception is not None):
         first = FirstFailure(rank, exception=found.exception)
     elif first is not None and first.exception is None and rank in (None, first.rank):
         first = replace(first, exception=found.exception)

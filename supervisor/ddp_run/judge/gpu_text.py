@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ddp_run.evidence.exception_frames import statement
 from ddp_run.evidence.model import Death, LogText
 from ddp_run.evidence.windows import VERY_LAST
 from ddp_run.judge.signs import Hit, Sign, anywhere, in_exception, in_last_words
@@ -88,8 +89,8 @@ def behind_no_gpu(death: Death, signs: Sequence[Sign]) -> Hit | None:
     if raised is None:
         return None
     torchs = _NO_GPU.search(raised.message) is not None
-    last = raised.traceback.splitlines()[-2:] if raised.type == "AssertionError" and not raised.message else []
-    if not torchs and not _PROGRAMS_NO_GPU.search("\n".join([raised.message, *last])):
+    asserted = statement(raised) if raised.type == "AssertionError" else ""
+    if not torchs and not _PROGRAMS_NO_GPU.search(f"{raised.message}\n{asserted}"):
         return None
     hit = anywhere(death.stderr, signs)
     return hit if hit is None or torchs else replace(hit, confidence="likely")

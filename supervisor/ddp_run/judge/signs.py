@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from re import Match, Pattern
 
-from ddp_run.evidence.exception_chain import chain, is_no_cause, may_be_handled, origin_of, words_of
+from ddp_run.evidence.exception_chain import chain, is_no_cause, may_be_handled, only_mentions, origin_of, words_of
 from ddp_run.evidence.exception_frames import is_own, statement
 from ddp_run.evidence.literals import longest
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
@@ -234,7 +234,7 @@ def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
         said = f"{link.type}: {link.message}" if link.message else link.type
         for sign in signs:  # a KeyError's message is a key
             match = sign.search(said) if name in sign.types or not (sign.types or name == "KeyError") else None
-            if match is not None:
+            if match is not None and not only_mentions(match):
                 survived = words_of(link) != words_of(raised) and may_be_handled(link, raised)
                 sure: Confidence = "likely" if survived or is_own(link) else "certain"
                 return Hit(sign, match, _quote(death.stderr, link, match), origin_of(link, raised), sure)

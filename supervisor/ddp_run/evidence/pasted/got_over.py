@@ -74,21 +74,22 @@ _STEP = re.compile(
 
 def until(spoken: SpokenText) -> int:
     """Return the index after the last line that says so; 0 if none does."""
+    failed = _failed_ranks(spoken)
+    begun = started_again.at(spoken, failed | _ends(spoken))
     if any("COMPLETED" in line for line in spoken.lines):
         rows = [(index, row) for index, line in enumerate(spoken.lines) if (row := _ACCOUNTED.search(line))]
         last = {row["job"] or index: row["state"] for index, row in rows}
         if rows and set(last.values()) == {"COMPLETED"}:
-            return rows[-1][0] + 1
+            return max(rows[-1][0] + 1, begun)
         found = ((index, _STATE.search(line)) for index, line in enumerate(spoken.lines) if "tate" in line)
         states = [(index, hit[hit.lastgroup or 0]) for index, hit in found if hit is not None]
         if states and states[-1][1] == "COMPLETED":
             return states[-1][0] + 1
     passed = [index for index, line in enumerate(spoken.lines) if _TESTS in line and _PASSED.search(line)]
     passed += _unittests(spoken.lines)
-    failed, told_0 = _failed_ranks(spoken), told_of_0(spoken)
+    told_0 = told_of_0(spoken)
     reported = max(failed, default=-1)
     again = _ran_again(spoken, reported, told_0) if reported >= 0 else _left_with_0(spoken, told_0)
-    begun = started_again.at(spoken, failed | _ends(spoken))
     over = _not_started(spoken), _restarted(spoken), _served(spoken), again, _next_step(spoken), begun
     return max([*over, *(index + 1 for index in passed)])
 

@@ -7,6 +7,7 @@ record whose field contains a traceback; SageMaker's report of a job, which quot
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -22,6 +23,7 @@ _DEEPEST = 4
 _MOSTLY = 0.9
 _FEW = 5
 _SAMPLE = 200
+_RANK = re.compile(r"[0-9]{1,9}")
 _A_TIME = 1_000_000_000
 """In seconds since 1970: later than 2001."""
 _TELLS = ("rror", "xception", HEADER)
@@ -57,9 +59,15 @@ def unfolded(line: str, key: str | None = None) -> list[str]:
     first, *rest = text.removesuffix("\n").split("\n")
     counts = _counts(others) if any(name in record for name in _LEVELS) else ()
     said = [" ".join([first, *counts]), *rest, *_within(others, _TELLS)]
-    rank = record.get("rank")
-    known = isinstance(rank, int) and not isinstance(rank, bool) and not first.startswith("[")
-    return [f"[rank{rank}]: {each}" for each in said] if known else said
+    rank = None if first.startswith("[") else _rank(record)
+    return said if rank is None else [f"[rank{rank}]: {each}" for each in said]
+
+
+def _rank(record: dict[str, object]) -> str | None:
+    """Return the rank that a record names, or its labels: collectors write them as texts."""
+    named = [record, *(value for value in record.values() if isinstance(value, dict))]
+    ranks = [str(each["rank"]) for each in named if type(each.get("rank")) in (int, str)]
+    return next((rank for rank in ranks if _RANK.fullmatch(rank)), None)
 
 
 def _counts(fields: dict[str, object]) -> Iterator[str]:

@@ -48,7 +48,9 @@ def ranked(texts: Sequence[str], by: Sequence[Writer]) -> list[Writer]:
     behind one that begins with a host, if no number comes with two hosts.
     """
     nameless = [index for index, each in enumerate(by) if not (each.ranks or each.agent)]
-    said = {place: hit for place in {by[k].place for k in nameless} if place and (hit := _NAMED_PLACE.search(place))}
+    places = {by[k].place for k in nameless}
+    said = {place: int(hit["rank"]) for place in places if place and (hit := _NAMED_PLACE.search(place))}
+    said |= _alone_there(by)
     named = [
         index
         for index, text in enumerate(texts)
@@ -63,13 +65,24 @@ def ranked(texts: Sequence[str], by: Sequence[Writer]) -> list[Writer]:
     alone = _of_one_rank(texts, beside)
     given = list(by)
     for index in nameless:
-        hit, label = said.get(by[index].place or ""), labels.get(index)
-        if hit is not None:
-            given[index] = by[index]._replace(ranks=(Rank(int(hit["rank"])),))
+        there, label = said.get(by[index].place or ""), labels.get(index)
+        if there is not None:
+            given[index] = by[index]._replace(ranks=(Rank(there),))
         elif label is not None and (label.kind in sure or label.text in alone):
             rank = label.number if label.kind in sure else alone[label.text]
             given[index] = by[index]._replace(ranks=(Rank(rank),), start=label.end)
     return given
+
+
+def _alone_there(by: Sequence[Writer]) -> dict[str, int]:
+    """Return the rank of each pod or host that names only one, if ranks 0 and 1 are at different ones: each then has
+    one, as ranks are numbered node by node."""
+    ranks: dict[str, set[int]] = {}
+    for each in by:
+        if each.place is not None:
+            ranks.setdefault(each.place, set()).update(each.ranks)
+    alone = {place: next(iter(named)) for place, named in ranks.items() if len(named) == 1}
+    return alone if {0, 1} <= set(alone.values()) and len(set(alone.values())) == len(alone) else {}
 
 
 def _of_one_rank(texts: Sequence[str], named: Mapping[int, _Label]) -> dict[str, int]:

@@ -24,6 +24,8 @@ _LSF_LINES = 400
 _TASKS = re.compile(r"(?<![\d\-])(\d{1,9})(?:-(\d{1,9}))?(?![\d\-])")
 _MOST_TASKS = 4096
 _MOST_ENDS = 4096
+_ONE_HOST = re.compile(r"WORLD INFO DICT: \{'[^'\n]{1,255}': \[[\d, ]{1,9999}\]\}")
+"""DeepSpeed's launch.py, where a local rank is the rank."""
 _CUT = (241, 245, 247, 250)
 """Python's negative code for a signal, cut to 8 bits."""
 _WORDS = {
@@ -59,7 +61,7 @@ def ends(lines: Sequence[str]) -> tuple[Ended, ...]:
         hit = next((hit for hit in hits if hit is not None), None)
         code = _code(hit) if hit is not None else 0
         if hit is not None and code:
-            ranks = islice(_ranks(hit), max(1, _MOST_ENDS - len(found)))
+            ranks = islice(_ranks(hit, whole), max(1, _MOST_ENDS - len(found)))
             found += [Ended(index, rank, code, hit.groupdict().get("host")) for rank in ranks]
     return tuple(found)
 
@@ -69,8 +71,9 @@ def _search(form: re.Pattern[str], lines: Sequence[str], index: int) -> re.Match
     return form.search(lines[index] if r"\n" not in form.pattern else "\n".join(lines[index : index + 2]))
 
 
-def _ranks(hit: re.Match[str]) -> Iterator[Rank | None]:
-    named = hit.groupdict().get("ranks")
+def _ranks(hit: re.Match[str], whole: str) -> Iterator[Rank | None]:
+    said = hit.groupdict()
+    named = said.get("ranks") or (said.get("local") if _ONE_HOST.search(whole) else None)
     if named is None:
         yield None
     for first, last in _TASKS.findall(named or ""):
@@ -136,7 +139,9 @@ _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         r"^\S{1,80}:\d{1,9} terminated with signal (?P<signal>\d{1,2}) at PC=",  # libpsm2's and libfabric's handler
         r"^(?:(?P<host>[\w.\-]{1,100}[-_]\d{1,4}) )?exited with code (?P<code>\d{1,3})\s*$",
         r"^Exited with exit code (?P<code>\d{1,3})\.\s*$",
-        r"exits with return code = (?P<code>-?\d{1,9})\b",
+        r"(?:'--local_rank=(?P<local>\d{1,9})'.{0,4000})?exits with return code = (?P<code>-?\d{1,9})\b",
+        rf"\b[Rr]ank {_RANK}(?::|:? has)? exit(?:ed|s)?(?: with)?(?: (?:exit )?(?:code|status))?[ =:]{{1,2}}"
+        r"(?P<code>\d{1,3})\b",
         rf"(?:^|[\s:]){_HOW} +\(core dumped\)(?!\))",
         rf"{_SHELL}(?P<how>Killed){_COMMAND}",
         rf"{_SHELL}(?P<how>Terminated){_COMMAND}",

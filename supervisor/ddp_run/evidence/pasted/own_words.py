@@ -28,9 +28,11 @@ _IN_BRACKETS = re.compile(
 )
 """As loggers append it."""
 _LOGGERS = re.compile(
+    r"(?:\| )?"
     r"(?:\[[\w.:,+\- ]{1,40}\] ?|(?:[a-z]{1,8}=)?\d[\d\-:.,TZ]{3,30} (?:[\d:.,]{5,20} )?|\[(?=\d)[\d\-:.,T]{4,30} "
-    r"|[A-Z]{4,8}:? {1,4}|[\w.:\-]{1,60} {0,20}\| |[\w.\-]{1,60}: (?=[Rr]ank \d{1,9}: )){1,4}"
-    r"[\[(]?[Rr](?:ank|ANK)[ =:]?(?P<rank>\d{1,9})\b(?!-\d)"
+    r"|[A-Z]{4,8}:? {1,4}|[\w.:\-]{1,60} {0,20}\| |[\w.\-]{1,60}: (?=[Rr]ank \d{1,9}: )"
+    r"|[\w.:\-]{1,80} - |[A-Z]{4,8}:[\w.\-]{1,60}:(?=\[)){1,4}"
+    r"(?:[\[(]?[Rr](?:ank|ANK)[ =:]?(?P<rank>\d{1,9})\b(?!-\d)|[\[(]?r(?P<short>\d{1,6})(?:[\])]| ?\|))"
 )
 """A rank that a program's logger names behind its time stamp, behind a host, or in a column."""
 _NUMBERS = {
@@ -126,9 +128,14 @@ def _last_words(spoken: SpokenText, end: int, shows: OfException) -> Raised | No
 
 def ranks_of_lines(spoken: SpokenText) -> list[tuple[Rank, ...]]:
     """Return the ranks of each line, those that only loggers name, too."""
-    named = [None if each.ranks else _LOGGERS.match(line) for line, each in zip(spoken.lines, spoken.by, strict=True)]
-    both = zip(named, spoken.by, strict=True)
-    return [each.ranks if hit is None else (Rank(int(hit["rank"])),) for hit, each in both]
+    return [ranks_of(spoken, index) for index in range(len(spoken.lines))]
+
+
+def ranks_of(spoken: SpokenText, index: int) -> tuple[Rank, ...]:
+    """Return the ranks of a line, one that only its logger names, too."""
+    ranks = spoken.by[index].ranks
+    hit = None if ranks else _LOGGERS.match(spoken.lines[index])
+    return ranks if hit is None else (Rank(int(hit[hit.lastgroup or "rank"])),)
 
 
 def _said(line: str, shows: OfException) -> ExceptionInfo | None:
@@ -148,5 +155,7 @@ def _said(line: str, shows: OfException) -> ExceptionInfo | None:
         return ExceptionInfo(type(OSError(number, "")).__name__, said, None, None, None, "")
     if _NATIVES.search(line):
         return None
-    info = ExceptionInfo("RuntimeError", line.strip(), None, None, None, "")
+    logged = _LOGGERS.match(line)
+    said = line[logged.end() :].lstrip("]):| ") if logged is not None else line
+    info = ExceptionInfo("RuntimeError", said.strip(), None, None, None, "")
     return info if shows(info).what is Shows.A_CAUSE else None

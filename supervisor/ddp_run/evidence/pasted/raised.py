@@ -61,7 +61,10 @@ _QUOTES_A_PROGRAM = "ExecuteUserScriptError"
 _STARTED = re.compile(r"Command '[^\n]{0,200}?\b(?:torchrun|accelerate|deepspeed|srun|mpirun|ddp-run|python[\d.]*)\b")
 _CANCELLED = ("asyncio.exceptions.CancelledError", "concurrent.futures._base.CancelledError")
 """A task only obeys the program that ends it: servers print this when they shut down."""
-_SPAWNED = re.compile(r"-- Process (?P<rank>\d{1,9}) terminated with the following error:")
+_SPAWNED = re.compile(
+    r"(?:-- Process |^\[Rank )(?P<rank>\d{1,9})(?: terminated with the following error| Error Snippet\]):"
+)
+"""Before the traceback of a child of torch.multiprocessing.spawn, or of a worker of Ray Train."""
 _SELF = re.compile(
     r"which did not receive grad for rank (\d{1,9})\b|^\[Rank (\d{1,9})\]: |^Rank (\d{1,9}) successfully reached"
 )
@@ -124,7 +127,7 @@ class Exceptions:
             went_on = WentOn(lines if shown else (), shown, silent)
             ended: Printed | None = None  # the one that ended the program, unless another rank's failure did
             for printed in reversed(shown):
-                raised = self._read(printed, indexes, lines, went_on)
+                raised = self._read(printed, indexes, went_on)
                 if raised is None:
                     continue
                 if ended is not None and _is_quoted(printed, ended, lines):
@@ -149,7 +152,7 @@ class Exceptions:
                 found[orphan.index] = orphan
         self.found = [found[index] for index in sorted(found)]
 
-    def _read(self, printed: Printed, indexes: Sequence[int], lines: Sequence[str], went_on: WentOn) -> Raised | None:
+    def _read(self, printed: Printed, indexes: Sequence[int], went_on: WentOn) -> Raised | None:
         """Return the exception if it may have ended a rank; else note what it was."""
         own = indexes[printed.start : printed.end]
         self._taken.update(own)
@@ -173,8 +176,8 @@ class Exceptions:
             return None
         where = indexes[printed.index]
         ranks = exception_chain.failed_ranks(printed.info) or self._spoken.by[where].ranks
-        ranks = ranks or _spawned(lines, printed) or _named(printed.info)
-        over = over or (not ranks and self._spoken.running_at() > where)
+        ranks = ranks or _spawned(self._spoken.lines, own[0]) or _named(printed.info)
+        over = over or not (ranks or self._spoken.index.one_by_one or self._spoken.running_at() <= where)
         info = exception_chain.interrupted(printed.info) or printed.info
         return Raised(info, where, ranks, not over, frozenset(own))
 
@@ -239,9 +242,9 @@ def started_python(info: ExceptionInfo) -> bool:
     return info.type.rpartition(".")[2] == "CalledProcessError" and _STARTED.search(info.message) is not None
 
 
-def _spawned(lines: Sequence[str], printed: Printed) -> tuple[Rank, ...]:
-    """Return the rank of a torch.multiprocessing.spawn child whose traceback its parent prints."""
-    for line in lines[max(0, printed.start - 3) : printed.start]:
+def _spawned(lines: Sequence[str], start: int) -> tuple[Rank, ...]:
+    """Return the rank of a child whose traceback its parent prints from this line on."""
+    for line in lines[max(0, start - 3) : start]:
         hit = _SPAWNED.search(line)
         if hit:
             return (Rank(int(hit["rank"])),)

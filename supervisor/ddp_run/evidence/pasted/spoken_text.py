@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TypeVar
 
 from ddp_run.evidence.model import LogText
@@ -26,6 +27,8 @@ _NOTES = ("+ : ", "+ # ", "+ echo ")
 _USAGE = re.compile(r"\b[Uu]sage: ([\w.\-/]{1,200})")
 _OF_HELP = re.compile(r" {2}|[A-Za-z ]{1,40}:$")
 """An option or what goes on with it, or the heading of a group of options."""
+_SECTION = re.compile(r"={3,200} ([^=\n]{1,200}) ={3,200}$")
+"""Of pytest's report."""
 _REFUSED = re.compile(r"(?<![\w.\-/])([\w.\-/]{1,200}): error: ")
 
 
@@ -90,7 +93,10 @@ class SpokenText:
             lines += texts
             by += writers
             sources += [log.text.source] * len(texts)
-        for index in _help(lines, by):
+        for index in (*_help(lines, by), *_of_passed_tests(lines)):
+            lines[index] = ""
+            by[index] = by[index]._replace(start=0)
+        for index in (k for k, line in enumerate(lines) if line.startswith(_NOTES)):
             by[index] = by[index]._replace(agent=True, ranks=())
         return cls(tuple(lines), tuple(by), tuple(sources), tuple(numbers), tuple(raw))
 
@@ -154,13 +160,13 @@ class SpokenText:
 
 def _help(lines: Sequence[str], by: Sequence[Writer]) -> Iterator[int]:
     """Yield the lines that argparse prints below `usage: PROGRAM`, or from there to `PROGRAM: error:`: what options are
-    for; and notes that a shell traces (`set -x`)."""
+    for."""
     began: dict[str, int] = {}
     inside = False
     for index, line in enumerate(lines):
         said = line[by[index].start :] if inside else ""
         inside = inside and (not said or _OF_HELP.match(said) is not None)
-        if inside or line.startswith(_NOTES):
+        if inside:
             yield index
         usage = _USAGE.search(line) if "sage: " in line else None
         refused = _REFUSED.search(line) if ": error: " in line else None
@@ -169,6 +175,16 @@ def _help(lines: Sequence[str], by: Sequence[Writer]) -> Iterator[int]:
             inside = True
         elif refused is not None and refused[1] in began:
             yield from range(began.pop(refused[1]) + 1, index)
+
+
+def _of_passed_tests(lines: Sequence[str]) -> Iterator[int]:
+    """Yield the lines that pytest captured of tests that passed."""
+    passed = False
+    for index, line in enumerate(lines):
+        section = _SECTION.match(line) if line.startswith("===") else None
+        passed = passed if section is None else section[1] == "PASSES"
+        if passed:
+            yield index
 
 
 class _Index:
@@ -185,6 +201,9 @@ class _Index:
             elif not each.agent:
                 self.nobodys.append(index)
                 self.by_place.setdefault(each.place, []).append(index)
+        places = [each.place for each in by if each.place is not None]
+        self.one_by_one = 1 < len(set(places)) == 1 + sum(one != other for one, other in pairwise(places))
+        """Whether the lines from each place follow those from another: what stands below isn't later."""
         self.texts: dict[tuple[int, ...], LogText] = {}
         self.running: int | None = None
         self.groups = list(by_ranks.values())

@@ -43,6 +43,7 @@ _TYPED = re.compile(
     r"[^\n]{0,400}(?<!&)$"
 )
 """A program that a user starts in the foreground."""
+_RESUMES = re.compile(r"\b[Rr]esum(?:ing|ed)\b[^\n]{0,60}\b(?:at|from)\b")
 _NEXT = 6
 """Within so many lines after the first one a start repeats another line. A banner, or a shell's
 command, needs no other."""
@@ -53,7 +54,14 @@ def at(spoken: SpokenText, reports: Set[int]) -> int:
 
     `reports`: indexes of the lines that report an end.
     """
-    return max(_repeated(spoken, reports), _typed(spoken, reports))
+    return max(_repeated(spoken, reports), _typed(spoken, reports), _resumed(spoken, reports))
+
+
+def _resumed(spoken: SpokenText, reports: Set[int]) -> int:
+    """Return the index of the last line that says from where the job resumes, later in time than an end."""
+    first_end = min(reports, default=len(spoken.lines))
+    says = [k for k in lines_with(("esum",), spoken.lines) if k > first_end and _RESUMES.search(spoken.lines[k])]
+    return max(says[-1:] if says and says[-1] in _later(spoken, first_end) else [], default=0)
 
 
 def _typed(spoken: SpokenText, reports: Set[int]) -> int:

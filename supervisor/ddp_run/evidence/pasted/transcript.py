@@ -77,11 +77,13 @@ def read(spoken: SpokenText, catalogue: OfException) -> Evidence:
             spoken = spoken.given_to(left.ranks, left.index)  # a name in it may not be one that all lines have
     spoken = spoken.given_to_launchers(launchers | shown.boxes, len(summary))
     stop = _stop_signal(spoken, begin)
+    if stop is not None:
+        exceptions = [raised for raised in exceptions if raised.final]
     deaths = deaths_of(spoken, begin, summary, exceptions, is_consequence)
     if nobodys is not None and all(death.exception is not nobodys.info for death in deaths):
         deaths = with_nobodys(deaths, Death(rank=None, exception=nobodys.info, stderr=spoken.said_by(None)))
-    if not summary and any(AGENT_FRAME.search(spoken.lines[index]) for index in launchers):
-        # torch's agent raised on its own: srun's messages about its tasks are about agents
+    if not summary and (stop is not None or any(AGENT_FRAME.search(spoken.lines[index]) for index in launchers)):
+        # torch's agent raised on its own, or was told to stop: srun's messages about its tasks are about agents
         deaths = [death for death in deaths if death.exception is not None]
     if not deaths and stop is None and (not launchers or any(raised.final for raised in exceptions)):
         deaths = nameless_deaths(spoken, exceptions, shown.ignored, is_consequence)

@@ -87,7 +87,7 @@ _BUILT_WITHOUT = meaning(
 )
 _NONE_THERE = meaning(
     Sign("'NoneType' object has no attribute '", types=("AttributeError",), likely=True),
-    like(r"^AssertionError(?::\s*)?$", ("AssertionError",)),
+    like(r"^AssertionError\b", ("AssertionError",)),
     cause="torch found none",
 )
 _ASKED_FOR_ONE = re.compile(

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 import signal
+from dataclasses import replace
 
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence, LogText
 from ddp_run.evidence.windows import LEAVING
@@ -83,7 +84,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         return None
     if death.exception is None and death.code not in _TELLING:
         return None
-    return told.finding(RULE, death, _cause(told), _advice(told))
+    there = death.host is not None and death.host == told["node"]
+    return replace(told.finding(RULE, death, _cause(told), _advice(told)), of_the_job=not there)
 
 
 def match_launch(attempt: Evidence) -> Finding | None:

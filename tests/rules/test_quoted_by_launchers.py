@@ -1,0 +1,175 @@
+"""What launchers, collectors and loggers put around the words of ranks: who speaks, and what is only shown."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ddp_run import explain
+
+FRAMES = 'Traceback (most recent call last):\n  File "/app/fit.py", line 71, in <module>\n    main()\n'
+SHAPES = "RuntimeError: Error(s) in loading state_dict for Net:\n\tsize mismatch for a.weight: copying a param with \
+shape torch.Size([4]) from checkpoint, the shape in current model is torch.Size([8]).\n"
+LOST = "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.8.0.4]:2215"
+NO_DRIVER = "RuntimeError: Found no NVIDIA driver on your system.\n"
+BOX = """============================================================
+victim.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2025-03-04_09:02:17
+  host      : runner
+  rank      : 1 (local_rank: 1)
+  exitcode  : -9 (pid: 860)
+  error_file: <N/A>
+  traceback : Signal 9 (SIGKILL) received by PID 860
+============================================================
+"""
+HELP = """usage: {0} [-h] [--backbone {{r50,r101}}] [--port PORT]
+
+Train a detector.
+
+options:
+  --port PORT           change it if you get "EADDRINUSE:
+                        address already in use"
+{0}: error: argument --backbone: invalid choice: 'x' (choose from 'r50')
+"""
+DEEPSPEED = """[2025-05-29 04:40:10,221] [INFO] [launch.py:146:main] WORLD INFO DICT: {{'localhost': [0, 1]{0}}}
+[2025-05-29 04:46:52,812] [ERROR] [launch.py:325:sigkill_handler] ['python', 'sft.py', '--local_rank=1', '--x'] exits \
+with return code = -11
+"""
+STOPPED = """ [2025-03-11 02:02:41] iteration    41200/  238418 | lm loss: 2.1
+Traceback (most recent call last):
+  File "/work/ckpt.py", line 76, in write
+    os.fsync(fd)
+OSError: [Errno 28] No space left on device
+WARNING: /local/nvme is full, writing straight to /lustre
+ [2025-03-11 02:12:12] iteration    41300/  238418 | lm loss: 2.1
+ [2025-03-11 04:55:48] iteration    42100/  238418 | lm loss: 2.0
+ [2025-03-11 07:57:30] iteration    43050/  238418 | lm loss: 2.0
+slurmstepd: error: *** STEP 884213.0 ON hgx-031 CANCELLED AT 2025-03-11T08:00:21 DUE TO TIME LIMIT ***
+W0311 08:00:21.418000 13 torch/distributed/elastic/agent/server/api.py:719] Received Signals.SIGTERM death signal, \
+shutting down workers
+srun: error: hgx-031: task 0: Exited with exit code 1
+srun: error: hgx-032: task 1: Terminated
+"""
+AGAIN = """slurmstepd: error: *** JOB 33 ON a1 CANCELLED AT 2026-04-19T23:40:03 DUE TO PREEMPTION ***
+---- requeue 1 ----
+[a3] resuming from last.ckpt (step 20400)
+[a3] step 30000 hit@10 0.2210
+[a3] finished
+"""
+
+
+def pods(*ranks: int) -> str:
+    return "".join(
+        f"[pod/w-{pod}/pytorch] RANK={rank} WORLD_SIZE=4\n"
+        + "".join(f"[pod/w-{pod}/pytorch] {line}\n" for line in (FRAMES + NO_DRIVER if pod else "step 1").splitlines())
+        for pod, rank in enumerate(ranks)
+    )
+
+
+def record(rank: object, text: str) -> str:
+    return json.dumps({"severity": "ERROR", "labels": {"rank": rank}, "textPayload": text}) + "\n"
+
+
+def files(**texts: str) -> str:
+    return "\n".join(f"==> logs/{name}.out <==\n{text}" for name, text in texts.items())
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "rank"),
+    [
+        pytest.param(
+            "2025-12-03 14:02:53.7 | CRITICAL | lm.guard:stop:20 - rank=9 loss is nan at step 1803, stopping (exit 1)\n"
+            f"[rank8]: {LOST}\n",
+            "nan-divergence",
+            9,
+            id="a logger's field",
+        ),
+        pytest.param(
+            f"08:11:02 r6 | cannot go on: /nvme1/night.lmdb: No such file or directory\n[rank0]: {LOST}\n",
+            "file-not-found",
+            6,
+            id="a logger's column",
+        ),
+        pytest.param(
+            record("0", "loading") + record("0", FRAMES + SHAPES) + record("1", LOST) + 2 * record("1", "waiting"),
+            "checkpoint-mismatch",
+            0,
+            id="labels of a collector",
+        ),
+        pytest.param(
+            f"{FRAMES}ray.train.v2.api.exceptions.WorkerGroupError: Training failed due to worker errors:\n"
+            f"[Rank 1 Error Snippet]:\n{FRAMES}{SHAPES}",
+            "checkpoint-mismatch",
+            1,
+            id="Ray Train's snippet",
+        ),
+        pytest.param(pods(0, 1), "cuda-unavailable", 1, id="pods with a rank each"),
+        pytest.param(pods(0, 8), "cuda-unavailable", None, id="pods with several ranks"),
+        pytest.param(DEEPSPEED.format(""), "segfault", 1, id="DeepSpeed's local rank on the only host"),
+        pytest.param(DEEPSPEED.format(", 'b': [0, 1]"), "segfault", None, id="DeepSpeed's local rank on a host"),
+        pytest.param(f"{FRAMES}{NO_DRIVER}[job] rank 1 exit 1 at 18:40\n", "cuda-unavailable", 1, id="its code"),
+        pytest.param(
+            "2026-02-07T19:44:50.1Z stderr F [rank1]: Traceback (most recent call last):\n"
+            '2026-02-07T19:44:50.1Z stderr F [rank1]:   File "/app/fit.py", line 7, in step\n'
+            "2026-02-07T19:44:50.1Z stderr P [rank1]: RuntimeError: Expected to mark a vari\n"
+            "2026-02-07T19:44:50.1Z stdout F step 7\n"
+            "2026-02-07T19:44:50.1Z stderr F able ready only once.\n",
+            "ddp-marked-twice",
+            1,
+            id="parts of a line",
+        ),
+        pytest.param(HELP.format("main.py"), "bad-arguments", None, id="help"),
+        pytest.param(HELP.format("torchrun"), "syntax-or-usage", None, id="the launcher's help"),
+        pytest.param(
+            "=== FAILURES ===\nE   torch.distributed.DistNetworkError: The server socket has failed to listen on any "
+            "local network address. port: 29500, name: EADDRINUSE\n"
+            f"=== PASSES ===\n___ test_killed ___\n{BOX}=== short test summary info ===\n",
+            "port-in-use",
+            None,
+            id="what passed tests print",
+        ),
+        pytest.param(
+            f'{FRAMES}{SHAPES}disk: /ckpt 96% used; before a save, check for "No space left on device"\n',
+            "checkpoint-mismatch",
+            None,
+            id="words that a note mentions",
+        ),
+        pytest.param(
+            f"{FRAMES}__main__.GateError: canary said 'CUDA out of memory. Tried to allocate 2.00 GiB'\n",
+            "python-exception",
+            None,
+            id="words that a message mentions",
+        ),
+        pytest.param(
+            "1: UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). Error 802: system "
+            'not yet initialized\n1: Traceback (most recent call last):\n1:   File "/app/a.py", line 4, in <module>\n'
+            '1:     assert torch.cuda.is_available(), "nothing to start"\n1: AssertionError: nothing to start\n',
+            "fabric-manager",
+            1,
+            id="why there is no GPU",
+        ),
+        pytest.param(
+            f"[rank4]: {LOST}\nsrun: error: Node failure on c3\nsrun: error: c4: tasks 4-7: Killed\n",
+            "node-failed",
+            None,
+            id="no rank failed before the node",
+        ),
+        pytest.param(
+            files(a="acc 0.1\nexit 0\n", b=f"{FRAMES}{NO_DRIVER}exit 1\n", c="".join(f"acc {k}\n" for k in range(9))),
+            "cuda-unavailable",
+            None,
+            id="files one after the other",
+        ),
+        pytest.param(STOPPED, "preempted-sigterm", None, id="survived for hours before the limit"),
+        pytest.param(AGAIN, None, None, id="resumed"),
+        pytest.param(AGAIN + FRAMES + SHAPES, "checkpoint-mismatch", None, id="resumed in vain"),
+    ],
+)
+def test_who_failed_and_why(text: str, cause: str | None, rank: int | None) -> None:
+    found = explain(text)
+    first = found.first_failure.rank if found.first_failure is not None else None
+    assert (found.cause, first) == (cause, rank), found.title
