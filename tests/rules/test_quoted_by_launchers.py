@@ -60,6 +60,28 @@ AGAIN = """slurmstepd: error: *** JOB 33 ON a1 CANCELLED AT 2026-04-19T23:40:03 
 [a3] step 30000 hit@10 0.2210
 [a3] finished
 """
+KILLED = f"""[rank3]: {LOST}
+terminate called after throwing an instance of 'c10::DistBackendError'
+  what():  NCCL error in: ProcessGroupNCCL.cpp:2093, remote process exited or there was a network error
+E1009 04:51:21.611000 610 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: -9) local_rank: 2 \
+(pid: 690) of binary: /opt/conda/bin/python
+{BOX.replace("rank      : 1 (local_rank: 1)", "rank      : 2 (local_rank: 2)")}"""
+COMPILED = "[rank1]:W0214 18:30:12.660000 9110 torch/_dynamo/convert_frame.py:1125] "
+FILE = "FileNotFoundError: [Errno 2] No such file or directory: '/ref/mm39.fa'\n"
+BARRIER = "".join(
+    f"[rank0]: {line}\n"
+    for line in f"{FRAMES}RuntimeError: Rank 2 failed to pass monitoredBarrier in \
+300000 ms".splitlines()
+)
+RAYS = f"""({{0}} pid=20117, ip=10.0.3.4) Setting up process group for: env:// [rank=2, world_size=4]
+Traceback (most recent call last):
+  File "/ray/worker.py", line 2755, in get
+    values = worker.get_objects(refs)
+ray.exceptions.RayTaskError(RuntimeError): ray::_Inner.train() (pid=20002, ip=10.0.3.4, actor_id=5d3, repr=T)
+ray.exceptions.RayTaskError(RuntimeError): ray::execute() (pid=20117, ip=10.0.3.4, actor_id=77e, repr=<W at 0x7f3a>)
+  File "/home/ray/loop.py", line 64, in train_loop
+    h = self.emb(tok)
+{SHAPES}"""
 
 
 def pods(*ranks: int) -> str:
@@ -68,6 +90,10 @@ def pods(*ranks: int) -> str:
         + "".join(f"[pod/w-{pod}/pytorch] {line}\n" for line in (FRAMES + NO_DRIVER if pod else "step 1").splitlines())
         for pod, rank in enumerate(ranks)
     )
+
+
+def of(speaker: str, text: str) -> str:
+    return "".join(f"{speaker}{line}\n" for line in text.splitlines())
 
 
 def record(rank: object, text: str) -> str:
@@ -164,6 +190,21 @@ def files(**texts: str) -> str:
             None,
             id="files one after the other",
         ),
+        pytest.param(KILLED, "unknown", 2, id="SIGKILL is no loss of a peer"),
+        pytest.param(
+            of(COMPILED, f"WON'T CONVERT forward\n{FRAMES}CppCompileError: C++ compile error") + FRAMES + SHAPES,
+            "checkpoint-mismatch",
+            None,
+            id="what torch.compile left as it is",
+        ),
+        pytest.param(
+            "test_a.py:6: in <module>\nE   ModuleNotFoundError: No module named 'jiwer'\n1 error in 0.61s\n",
+            "import-error",
+            None,
+            id="a test that could not be collected",
+        ),
+        pytest.param(f"{FRAMES}{FILE}{BARRIER}", "file-not-found", 2, id="nobody's, and one didn't come"),
+        pytest.param(RAYS.format("RayTrainWorker"), "checkpoint-mismatch", 2, id="Ray's process"),
         pytest.param(STOPPED, "preempted-sigterm", None, id="survived for hours before the limit"),
         pytest.param(AGAIN, None, None, id="resumed"),
         pytest.param(AGAIN + FRAMES + SHAPES, "checkpoint-mismatch", None, id="resumed in vain"),

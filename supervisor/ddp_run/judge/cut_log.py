@@ -26,6 +26,7 @@ WORDLESS = "the rank that aborted first printed no reason; this one is from anot
 FOLLOWED = "another exception came last, but an earlier one explains more and no progress followed it"
 HOST = "the ranks only waited; this may be why another one didn't come"
 MISSED = "the rank that the others waited for had printed this before"
+PROBABLY_MISSED = "nothing names the rank that raised this; most likely it is the one that the others waited for"
 CRASHED = "the log does not show which rank crashed; the ranks that lost a peer lost it to that crash"
 _ENDED = re.compile(
     r"\brank[ :]{1,10}(?P<rank>\d{1,7})\b[^\n]{0,60}?(?:\n[^\n]{0,40}?)?\bexitcode[ :]{1,10}(?P<code>-?\d{1,3})\b"
@@ -100,15 +101,17 @@ def _with_what_the_missing_said(end: LogEnd, strict: Verdict) -> Verdict:
     told = min((quote.line for quote in strict.evidence if quote.line is not None), default=0)
     if missing is None or missing in end.writers_of(told):  # it waited itself
         return _with_a_lost_host(end, strict, missing)
-    said = [
+    before = [
         sign
         for sign in end.signs
-        if missing in (sign.rank, *own_words.ranks_of(end.spoken, sign.index))
-        and end.spoken.numbers[sign.index] < told
+        if end.spoken.numbers[sign.index] < told
         and not (sign.finding.rule.consequence or sign.finding.rule.end == "waited")
     ]
-    found = _strongest(said)
-    return strict if found is None else _with(strict, found, MISSED)
+    said = _strongest(s for s in before if missing in (s.rank, *own_words.ranks_of(end.spoken, s.index)))
+    if said is not None:
+        return _with(strict, said, MISSED)
+    nobodys = _strongest(sign for sign in before if sign.rank is None and sign.exception is not None)
+    return strict if nobodys is None else _with(strict, replace(nobodys, rank=missing), PROBABLY_MISSED)
 
 
 def _with_a_lost_host(end: LogEnd, strict: Verdict, waited: Rank | None) -> Verdict:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
-from ddp_run.evidence.pasted.line_prefixes import TORCH_INSIDE, Writer
+from ddp_run.evidence.pasted.line_prefixes import OF_PROCESS, TORCH_INSIDE, Writer
 from ddp_run.record.events import Rank
 
 _NUMBERED_LABEL = re.compile(
@@ -75,14 +75,15 @@ def ranked(texts: Sequence[str], by: Sequence[Writer]) -> list[Writer]:
 
 
 def _alone_there(by: Sequence[Writer]) -> dict[str, int]:
-    """Return the rank of each pod or host that names only one, if ranks 0 and 1 are at different ones: each then has
-    one, as ranks are numbered node by node."""
+    """Return the rank of each process that names only one; and that of each pod or host, if ranks 0 and 1 are at
+    different ones: each then has one, as ranks are numbered node by node."""
     ranks: dict[str, set[int]] = {}
     for each in by:
         if each.place is not None:
             ranks.setdefault(each.place, set()).update(each.ranks)
     alone = {place: next(iter(named)) for place, named in ranks.items() if len(named) == 1}
-    return alone if {0, 1} <= set(alone.values()) and len(set(alone.values())) == len(alone) else {}
+    one_each = {0, 1} <= set(alone.values()) and len(set(alone.values())) == len(alone)
+    return {place: rank for place, rank in alone.items() if one_each or place.startswith(OF_PROCESS)}
 
 
 def _of_one_rank(texts: Sequence[str], named: Mapping[int, _Label]) -> dict[str, int]:

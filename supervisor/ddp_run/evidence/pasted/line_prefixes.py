@@ -11,11 +11,11 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from typing import NamedTuple
 
+from ddp_run.evidence.pasted import common_prefix
 from ddp_run.evidence.traceback_text import HEADER
 from ddp_run.record.events import Rank
 
@@ -51,7 +51,10 @@ _PROGRAM = (
 )
 """What one script puts before the lines of each program that it runs."""
 TORCH_INSIDE = re.compile(r"\[rank(?P<ranks>\d{1,9})\]:")
-_WATCHDOG = re.compile(r"\[(?:PG [^\]]{0,200}?)?Rank (?P<ranks>\d{1,9})\]")
+_WATCHDOG = re.compile(
+    r"\[(?:(?:PG [^\]]{0,200}?)?Rank |(?<=env:// \[)rank=(?=\d{1,9}, world_size=))(?P<ranks>\d{1,9})[\],]"
+)
+"""In lines of torch's watchdog; in Ray Train's, of the process that sets up its group."""
 _QUOTES = re.compile(r"\b(?:INFO|DEBUG)\b[^\n]{0,200}[\s:(=]['\"`]\W{0,3}\w{0,20}\W{0,3}(?:\w{1,40}\.cpp:\d{1,6}\] )?$")
 """Before a rank's name: a logger shows what another program once wrote."""
 _HEAD = re.compile(r"\bRank \d{1,9}\]:?\s{0,9}$")
@@ -69,34 +72,20 @@ _ANY_RANKS = r"\[[A-Za-z_]+?\d{1,9}(?:[-,]\d{1,9})*\]:"
 _STAMPS = re.compile(rf"{_STAMP}(?:{_STREAM})?")
 _TASKED, _PREPENDS, _MPIS, _PROGRAMS = (re.compile(form) for form in (_TASK, _PREPENDED, _MPI, _PROGRAM))
 _OF_SERVER = re.compile(
-    r"(?:\((?:[\w.:\-]{1,60} )?(?:rank=(?P<ranks>\d{1,9}) )?pid=\d{1,9}(?:, [a-z_]{1,12}=[\w.:\-]{1,60}){0,3}\) ?){0,2}"
+    r"(?:\((?:[\w.:\-]{1,60} )?(?:rank=(?P<ranks>\d{1,9}) )?pid=(?P<pid>\d{1,9})"
+    r"(?:, [a-z_]{1,12}=[\w.:\-]{1,60}){0,3}\) ?){0,2}"
     r"(?:(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./\-]{1,80}:\d{1,6}\] ?)?"
 )
 """Process names of Ray and vLLM, and vLLM's logger, before each line of a traceback."""
+OF_PROCESS = "pid="
+"""Begins the place of such a process."""
 _MOST = 0.6
 _BEGINS_A_NAME = frozenset("[(rRlL")
-_FRAME = '  File "'
-_HOST = re.compile(r"(?P<pod>[a-zA-Z][\w.\-]{0,255}): ")
 _NUMBERS = re.compile(r"\d+")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _OF_RANK = re.compile(r"(?:^|[/_.\-])rank[_.\-]?(\d{1,9})(?:[/_.\-][^/]{0,40})?$")
-_NUMBERED = re.compile(r"\s{0,8}(?P<number>\d{1,7})(?P<gap>:?[ \t]{0,8}|$)")
-_STEP = 3
-"""The gap between the numbers of two lines: empty lines may be missing."""
 _MOST_NAMED = 4096
 """The most ranks that one line can name."""
-_WITHOUT = ("srun: ", "slurmstepd: ", "mpirun", "pdsh@")
-"""Launchers that prefix the lines of others but not their own."""
-_NO_WRAPPER = re.compile(r"\[[A-Za-z_]+\d+(?:[-,]\d+)*\]|\]<std|torch[./]|kernel: |\brank=\d")
-"""A rank's name, and signs of other writers: the agent, the kernel."""
-_LABELS_WRITER = re.compile(r"^(?![^\n]*\d\d:\d\d:)[^\n]*(?:\b[Rr]ank[ =:_]?\d|:\d{1,6}\]|^\[\d{1,6}\])")
-"""A prefix of every line that differs from writer to writer: `host | rank 3 | `, `[host:3] `, `[3] `."""
-_OPENS = "([{<"
-"""The start of a name that differs from line to line."""
-_TO_A_GAP = re.compile(r"(?<![\w.\-/])[\w.\-/]+$")
-_FEW = 8
-_NEARLY_ALL = 0.9
-_SAMPLE = 64
 _LAYERS = 4
 _AGENT_WORDS = (
     *("torch.distributed.elastic", "torch/distributed/elastic/", "torch/distributed/launcher/", "Root Cause (first"),
@@ -133,7 +122,7 @@ def assign(lines: Sequence[str], most_named: int = 1 << 20) -> tuple[list[str], 
     tasks are torch's agents, or torch names other ranks.
     """
     whole = "\n".join(lines)
-    texts, places, before = _unwrapped(lines, "]<std" in whole)
+    texts, places, before = common_prefix.without(lines, _STAMPS, partial(_before, mpi="]<std" in whole))
     if any(words in whole for words in _FILES):
         _below_names(texts, places)
     named, known, by = _Named(most_named), dict[Writer, Writer](), list[Writer]()
@@ -159,14 +148,16 @@ def _before(lines: Sequence[str], mpi: bool) -> re.Pattern[str]:
 
     A number before a colon counts if most lines have one.
     """
-    said = [line for line in lines if line.strip() and not line.startswith(_WITHOUT)]
+    said = common_prefix.said_below(lines)
     numbered = sum(1 for line in said if line[:5].strip()[:1].isdigit() and _TASKED.match(line))
     places = [*_PLACES, *([_TASK] if numbered >= max(2, _MOST * len(said)) else [])]
     prepended = [line[hit.end() :] for line in said if (hit := _PREPENDS.match(line)) is not None]
-    if len(prepended) >= _MOST * len(said) and any(text.startswith((HEADER, _FRAME)) for text in prepended):
+    if len(prepended) >= _MOST * len(said) and any(
+        text.startswith((HEADER, common_prefix.FRAME)) for text in prepended
+    ):
         places.append(_PREPENDED)  # and not a step's number
     programs = Counter(hit["program"] for line in said if (hit := _PROGRAMS.match(line)) is not None)
-    if len(programs) > 1 and programs.total() >= _NEARLY_ALL * len(said):
+    if len(programs) > 1 and programs.total() >= common_prefix.NEARLY_ALL * len(said):
         places.append(_PROGRAM)
     if mpi:
         tagged = [line[hit.end() :] for line in said if (hit := _MPIS.match(line))]
@@ -216,7 +207,7 @@ def _speaker(line: str, place: str | None, before: re.Pattern[str], named: _Name
         line, place = line[hit.end() :], hit[hit.lastgroup] if hit.lastgroup else place
     ranks: tuple[Rank, ...] = ()
     if line[:1] in "(EWIC" and (hit := _OF_SERVER.match(line)) is not None:
-        line = line[hit.end() :]
+        line, place = line[hit.end() :], OF_PROCESS + hit["pid"] if hit["pid"] else place
         ranks = named.ranks(hit["ranks"]) if hit["ranks"] else ()
     start = 0
     for _ in range(2):  # torchrun's own before torch's: `[default1]:[rank1]: …`
@@ -261,90 +252,3 @@ def _numbers(text: str) -> tuple[Rank, ...]:
         high = min(int(last or first), low + _MOST_NAMED - len(found))
         found.update((Rank(number), None) for number in range(low, high + 1))
     return tuple(found)
-
-
-# ------------------------------------------------------------------------------------- the prefix of every line
-
-
-_Match = Callable[[str], re.Match[str] | None]
-
-
-def _unwrapped(lines: Sequence[str], mpi: bool) -> tuple[list[str], list[str | None], re.Pattern[str]]:
-    """Return each line without the prefix of every line, the place that it names, and what is then left to strip."""
-    texts, places = list(lines), list[str | None]([None]) * len(lines)
-    before = _before(texts, mpi)
-    for _ in range(_LAYERS):
-        said = [line for line in texts if line and not line.isspace() and not line.startswith(_WITHOUT)]
-        wrapper = next((w for w in _wrappers(said, before) if _before_all(said, w)), None)
-        if wrapper is None:
-            break
-        for index, line in enumerate(texts):
-            hit = wrapper(line) or wrapper(line + " ")  # trailing spaces of empty lines get lost
-            if hit is not None:
-                texts[index] = line[hit.end() :]
-                label = hit[hit.lastgroup] if hit.lastgroup else _LABELS_WRITER.search(hit[0]) and hit[0].strip()
-                places[index] = label or places[index]
-        before = _before(texts, mpi)
-    return texts, places, before
-
-
-def _wrappers(lines: Sequence[str], before: re.Pattern[str]) -> Iterator[_Match]:
-    """Return candidates for a prefix of every line: known forms, a host, then the text before most tracebacks."""
-    yield from (_STAMPS.match, before.match)
-    if _TASK not in before.pattern and (numbers := _numbering(lines)) is not None:
-        yield numbers
-    if any(HEADER in line or _FRAME in line for line in lines):
-        yield _HOST.match
-    for common in _common(lines):
-        if common.strip() and not _NO_WRAPPER.search(common):
-            yield re.compile(_NUMBERS.sub(r"\\d+", re.escape(common))).match
-
-
-def _numbering(lines: Sequence[str]) -> _Match | None:
-    """Return the pattern of line numbers: `cat -n`, an editor, a web page."""
-    middle = lines[len(lines) // 2 :][:_SAMPLE]  # tells most texts without them
-    found = _counted(lines, _NEARLY_ALL) if _counted(middle, _NEARLY_ALL * _NEARLY_ALL) else []
-    if len(found) < _FEW:
-        return None
-    gap = min((hit["gap"] for hit in found if hit["gap"]), key=len, default="")
-    return re.compile(rf"\s{{0,8}}\d{{1,7}}(?:{re.escape(gap)})?").match
-
-
-def _counted(lines: Sequence[str], most: float) -> list[re.Match[str]]:
-    """Return the numbers before these lines, if most have one that counts on; else none."""
-    found = [hit for line in lines if (hit := _NUMBERED.match(line)) is not None]
-    steps = [int(later["number"]) - int(hit["number"]) for hit, later in pairwise(found)]
-    counting = sum(1 for step in steps if 0 < step <= _STEP)
-    return found if len(found) >= most * len(lines) and counting >= most * len(steps) else []
-
-
-def _common(lines: Sequence[str]) -> Iterator[str]:
-    """Return the prefix of most tracebacks, and the common start of all lines, ignoring numbers."""
-    headers = [line.partition(HEADER)[0].removesuffix("Original ") for line in lines if HEADER in line]
-    headers = [before.removesuffix("Exception Group ").removesuffix("  + ") for before in headers]
-    if headers:
-        yield Counter(_NUMBERS.sub("0", before) for before in headers).most_common(1)[0][0]
-    sample = [_NUMBERS.sub("0", line) for line in lines[:: max(1, len(lines) // _SAMPLE)]]
-    if len(sample) >= _FEW and "" not in headers:
-        yield _before_open(_TO_A_GAP.sub("", _both_begin_with(min(sample), max(sample)))).rstrip(_OPENS)
-
-
-def _before_open(text: str) -> str:
-    """Remove an unclosed bracket at the end, as in `(Worker pid=` before numbers and more."""
-    opened = text.rfind("(")
-    return text if opened < 0 or ")" in text[opened:] else text[:opened]
-
-
-def _both_begin_with(first: str, last: str) -> str:
-    same = next((index for index, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), None)
-    return first[:same] if same is not None else min(first, last, key=len)
-
-
-def _before_all(lines: Sequence[str], wrapper: _Match) -> bool:
-    """Whether nearly every line has it, and each line of a traceback."""
-    sample = lines[:: max(1, len(lines) // _SAMPLE)]
-    if not sample or sum(1 for line in sample if wrapper(line)) < _NEARLY_ALL * _NEARLY_ALL * len(sample):
-        return False
-    if any(wrapper(line) is None for line in lines if HEADER in line or _FRAME in line):
-        return False
-    return sum(1 for line in lines if wrapper(line)) >= _NEARLY_ALL * len(lines)

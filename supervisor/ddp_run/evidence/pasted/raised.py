@@ -12,6 +12,7 @@ from ddp_run.evidence import childfailed, exception_chain, exception_frames, tra
 from ddp_run.evidence.at_once import once
 from ddp_run.evidence.exception_chain import words_of
 from ddp_run.evidence.lines_with import lines_with
+from ddp_run.evidence.pasted.line_prefixes import OF_PROCESS
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.traceback_text import PLACE, Printed
 from ddp_run.evidence.went_on import WentOn, is_news
@@ -65,6 +66,7 @@ _SPAWNED = re.compile(
     r"(?:-- Process |^\[Rank )(?P<rank>\d{1,9})(?: terminated with the following error| Error Snippet\]):"
 )
 """Before the traceback of a child of torch.multiprocessing.spawn, or of a worker of Ray Train."""
+_RAYS = re.compile(r"\bray::\S{1,200} \(pid=(\d{1,9}), ")
 _SELF = re.compile(
     r"which did not receive grad for rank (\d{1,9})\b|^\[Rank (\d{1,9})\]: |^Rank (\d{1,9}) successfully reached"
 )
@@ -77,6 +79,8 @@ _ORPHAN = re.compile(
     r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)|Exception|(?:[a-z_]\w*\.)+Error)"
     r"(?::(?: (?P<message>.*))?)?$"
 )
+_PYTESTS = re.compile(r"^E {3}")
+"""Before what a test raised."""
 _IN_JSON = re.compile(r'"message": "((?:[^"\\]|\\(?!n).)*)')
 """torch writes the error of a rank so (elastic/multiprocessing/errors/error_handler.py)."""
 _FRAME = '  File "'
@@ -177,6 +181,7 @@ class Exceptions:
         where = indexes[printed.index]
         ranks = exception_chain.failed_ranks(printed.info) or self._spoken.by[where].ranks
         ranks = ranks or _spawned(self._spoken.lines, own[0]) or _named(printed.info)
+        ranks = ranks or _of_process(self._spoken, printed.info.traceback)
         over = over or not (ranks or self._spoken.index.one_by_one or self._spoken.running_at() <= where)
         info = exception_chain.interrupted(printed.info) or printed.info
         return Raised(info, where, ranks, not over, frozenset(own))
@@ -251,6 +256,13 @@ def _spawned(lines: Sequence[str], start: int) -> tuple[Rank, ...]:
     return ()
 
 
+def _of_process(spoken: SpokenText, traceback: str) -> tuple[Rank, ...]:
+    """Return the rank of Ray's process from which an exception came, if that names itself elsewhere."""
+    places = [f"{OF_PROCESS}{pid}" for pid in reversed(_RAYS.findall(traceback))]
+    ranks = {each.place: each.ranks for each in spoken.by if each.ranks and each.place in places} if places else {}
+    return next((ranks[place] for place in places if place in ranks), ())
+
+
 def _named(info: ExceptionInfo) -> tuple[Rank, ...]:
     """Return the rank named in an exception's text."""
     hit = _SELF.search(info.message)
@@ -266,7 +278,7 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
     for position in candidates[-_MOST_ORPHANS:]:
         index = indexes[position]
         said = spoken.lines[index]
-        line = once(said[spoken.by[index].start :].strip())
+        line = _PYTESTS.sub("", once(said[spoken.by[index].start :].strip()))
         quoted = _IN_JSON.match(line)
         line = quoted[1] if quoted is not None else line
         hit = _ORPHAN.match(line)

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeVar
 
+from ddp_run.evidence.lines_with import lines_with
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted import labels
 from ddp_run.evidence.pasted.json_lines import key_of, unfolded
-from ddp_run.evidence.pasted.line_prefixes import Writer, assign, without_colour
+from ddp_run.evidence.pasted.line_prefixes import OF_PROCESS, Writer, assign, without_colour
 from ddp_run.evidence.went_on import WentOn
 from ddp_run.record.events import Rank
 
@@ -29,6 +30,11 @@ _OF_HELP = re.compile(r" {2}|[A-Za-z ]{1,40}:$")
 """An option or what goes on with it, or the heading of a group of options."""
 _SECTION = re.compile(r"={3,200} ([^=\n]{1,200}) ={3,200}$")
 """Of pytest's report."""
+_COMPILERS = ("torch/_dynamo/convert_frame.py:",)
+_SUPPRESSED = re.compile(
+    r"(?:\[rank\d{1,9}\]:)?\[?[WI]\d{4} [\d:.]{8,20} \d{1,9} (?:\S{0,400}/)?torch/_dynamo/convert_frame\.py:"
+)
+"""torch.compile's warning about a function that it leaves as it is (torch/_dynamo/convert_frame.py)."""
 _REFUSED = re.compile(r"(?<![\w.\-/])([\w.\-/]{1,200}): error: ")
 
 
@@ -93,7 +99,8 @@ class SpokenText:
             lines += texts
             by += writers
             sources += [log.text.source] * len(texts)
-        for index in (*_help(lines, by), *_of_passed_tests(lines)):
+        compiled = (k for k in lines_with(_COMPILERS, lines) if _SUPPRESSED.match(lines[k]))
+        for index in (*_help(lines, by), *_of_passed_tests(lines), *compiled):
             lines[index] = ""
             by[index] = by[index]._replace(start=0)
         for index in (k for k, line in enumerate(lines) if line.startswith(_NOTES)):
@@ -193,14 +200,15 @@ class _Index:
     def __init__(self, by: Sequence[Writer]) -> None:
         self.nobodys: list[int] = []
         self.by_place: dict[str | None, list[int]] = {}
-        """Return the lines from one place, if they are not mixed with others' lines."""
+        """The lines from each place. Those of a server's processes are together, with those of no place."""
         by_ranks: dict[tuple[Rank, ...], list[int]] = {}
         for index, each in enumerate(by):
             if each.ranks:
                 by_ranks.setdefault(each.ranks, []).append(index)
             elif not each.agent:
                 self.nobodys.append(index)
-                self.by_place.setdefault(each.place, []).append(index)
+                server = each.place is None or each.place.startswith(OF_PROCESS)
+                self.by_place.setdefault(None if server else each.place, []).append(index)
         places = [each.place for each in by if each.place is not None]
         self.one_by_one = 1 < len(set(places)) == 1 + sum(one != other for one, other in pairwise(places))
         """Whether the lines from each place follow those from another: what stands below isn't later."""

@@ -75,17 +75,17 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
         if name not in _TORCHS | _OTHERS or not lost:
             return None
         return Finding(RULE, _cause(death, attempt, raised.message), line_of(death.stderr, raised))
-    hit = in_last_words(death, SIGNS, LAST_WORDS) if _may_follow(death) else None
+    hit = in_last_words(death, SIGNS, LAST_WORDS) if _may_follow(death, attempt) else None
     return hit.finding(RULE, death, _cause(death, attempt, hit.text), confidence="certain") if hit is not None else None
 
 
-def _may_follow(death: Death) -> bool:
+def _may_follow(death: Death, attempt: Evidence) -> bool:
     """Whether a lost peer can explain its end: a process that aborts for that prints an uncaught exception. Without
     one, it aborted on its own, and the lines about lost connections in the shared log are its peers'. A lost peer never
-    causes a crash.
+    causes a crash, nor SIGKILL.
     """
     if not death.crashed:
-        return True
+        return not (attempt.logs_only and death.code == -signal.SIGKILL)
     said = death.stderr.ending(LAST_WORDS).lines
     return death.code == -signal.SIGABRT and any(_ABORTS.search(line) for line in said)
 
