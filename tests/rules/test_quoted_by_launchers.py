@@ -82,6 +82,20 @@ ray.exceptions.RayTaskError(RuntimeError): ray::execute() (pid=20117, ip=10.0.3.
   File "/home/ray/loop.py", line 64, in train_loop
     h = self.emb(tok)
 {SHAPES}"""
+CHAT = """**mira** 4:12 PM
+seen this on the rented box?
+> [rank2]:     x = self.norm2(x + self.ff
+> (x))
+> [rank2]: torch.OutOf
+> MemoryError: CUDA out of
+>  memory. Tried to allo
+> cate 2.30 GiB.
+> [rank1]:[W] failed to recv, g
+> ot 0 bytes
+
+**tobi** 4:15 PM
+port already in use maybe?
+"""
 
 
 def pods(*ranks: int) -> str:
@@ -205,6 +219,7 @@ def files(**texts: str) -> str:
         ),
         pytest.param(f"{FRAMES}{FILE}{BARRIER}", "file-not-found", 2, id="nobody's, and one didn't come"),
         pytest.param(RAYS.format("RayTrainWorker"), "checkpoint-mismatch", 2, id="Ray's process"),
+        pytest.param(CHAT, "cuda-oom", 2, id="a chat that cut lines anywhere"),
         pytest.param(STOPPED, "preempted-sigterm", None, id="survived for hours before the limit"),
         pytest.param(AGAIN, None, None, id="resumed"),
         pytest.param(AGAIN + FRAMES + SHAPES, "checkpoint-mismatch", None, id="resumed in vain"),

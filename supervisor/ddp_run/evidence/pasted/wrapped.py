@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted.spoken_text import Log
@@ -20,7 +21,7 @@ _MOST_LINES = 1000
 _NARROWEST, _WIDEST = 40, 250
 """The columns at which terminals, mail clients and forms wrap."""
 _QUOTE = re.compile(r"\s{0,3}(?:> ?)+")
-_MOSTLY = 0.8
+_MOSTLY = 0.5
 _FEW = 4
 _NAMED = re.compile(r"\[(?:\w{1,20}\d|[\w.\-]{1,255}:\d{1,6})\]:")
 """The writer's prefix of a line: there is no break before it."""
@@ -76,12 +77,12 @@ def _indentation(lines: Sequence[str]) -> int:
 
 
 def joined(logs: Sequence[Log]) -> Iterator[list[Log]]:
-    """Yield the logs with lines joined as a terminal cuts them, then as words are filled; nothing if none look
-    wrapped."""
+    """Yield the logs with lines joined as a terminal cuts them, then as words are filled, then to those that name a
+    rank; nothing if none look wrapped."""
     if sum(len(log.text.lines) for log in logs) > _MOST_LINES:
         return
-    for follows in (_cut, _filled):
-        found = [replace(log, text=_joined(log.text, follows)) for log in logs]
+    for join in (partial(_joined, follows=_cut), partial(_joined, follows=_filled), _below_names):
+        found = [replace(log, text=join(log.text)) for log in logs]
         if any(len(new.text.lines) < len(old.text.lines) for new, old in zip(found, logs, strict=True)):
             yield found
 
@@ -103,6 +104,22 @@ def _joined(text: LogText, follows: Callable[[str, str, int], str | None]) -> Lo
             lines[-1] += between + line.lstrip()
         last = line
     return LogText(text.source, tuple(lines), numbers[0] if numbers else None, tuple(numbers))
+
+
+def _below_names(text: LogText) -> LogText:
+    """Join to each line that names its writer the ones below it that name none: a chat cut them anywhere."""
+    lines: list[list[str]] = []
+    numbers: list[int] = []
+    inside = False
+    for index, line in enumerate(text.lines):
+        named = _NAMED.match(line) is not None
+        inside = named or (inside and bool(line.strip()) and not _BEGINS.match(line))
+        if inside and not named:
+            lines[-1].append(line)
+        else:
+            lines.append([line])
+            numbers.append(text.number(index) or 0)
+    return LogText(text.source, tuple(map("".join, lines)), numbers[0] if numbers else None, tuple(numbers))
 
 
 def _width(lines: Sequence[str]) -> int:
