@@ -220,6 +220,51 @@ def files(**texts: str) -> str:
         pytest.param(f"{FRAMES}{FILE}{BARRIER}", "file-not-found", 2, id="nobody's, and one didn't come"),
         pytest.param(RAYS.format("RayTrainWorker"), "checkpoint-mismatch", 2, id="Ray's process"),
         pytest.param(CHAT, "cuda-oom", 2, id="a chat that cut lines anywhere"),
+        pytest.param(
+            HELP.format("fit.py") + "srun: error: i2v-3: tasks 0-7: Exited with exit code 2\n",
+            "bad-arguments",
+            None,
+            id="all ranks together",
+        ),
+        pytest.param(
+            f"resume:load:58 - rank 6: optim-06.pt: Ran out of input (EOFError), file has 0 bytes\n"
+            f"[rank1]: {LOST}\n[rank2]: {LOST}\n{of('[rank0]: ', FRAMES + LOST)}",
+            "checkpoint-corrupt",
+            6,
+            id="one line, and short lines of those who lost it",
+        ),
+        pytest.param(
+            f"[ ] OOMKilled / oom_kill event: raise mem\n{BOX}", "unknown", 1, id="a form that nobody filled in"
+        ),
+        pytest.param(
+            of(
+                "[rank4]: ",
+                f"torch.distributed.checkpoint.api.CheckpointException: CheckpointException "
+                f"ranks:dict_keys([6])\nTraceback (most recent call last): (RANK 6)\n{FILE}",
+            ),
+            "file-not-found",
+            6,
+            id="what failed on another rank",
+        ),
+        pytest.param(
+            RAYS.format("T").replace(
+                "Setting up process group for: env:// [rank=2, world_size=4]",
+                "- (node_id=f0, ip=10.0.3.4, pid=20117) world_rank=5, local_rank=1",
+            ),
+            "checkpoint-mismatch",
+            5,
+            id="Ray's list of its processes",
+        ),
+        pytest.param(
+            of(
+                "[rank6]: ",
+                '  File "/work/a.py", line 31, in fetch\n    for item in it:\n  File "/work/b.py", line 90, '
+                "in __call__",
+            ),
+            "unknown",
+            6,
+            id="a traceback that is cut off",
+        ),
         pytest.param(STOPPED, "preempted-sigterm", None, id="survived for hours before the limit"),
         pytest.param(AGAIN, None, None, id="resumed"),
         pytest.param(AGAIN + FRAMES + SHAPES, "checkpoint-mismatch", None, id="resumed in vain"),

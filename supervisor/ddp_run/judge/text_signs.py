@@ -191,18 +191,19 @@ def _frames(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> 
     if torn is None:
         return
     info, index = torn.exception, indexes[-1]
+    rank = _alone(next(spoken.by[k].ranks for k in indexes if spoken.numbers[k] == torn.quote.line))
     if raised.says_a_launcher(info.traceback or "") or raised.OF_A_THREAD in (info.traceback or ""):
         return
     if info.type:
-        death = Death(rank=None, exception=info, stderr=spoken.text(indexes))
-        yield from (TextSign(found, index, None, info) for found in _asked(death, everything))
+        death = Death(rank=rank, exception=info, stderr=spoken.text(indexes))
+        yield from (TextSign(found, index, rank, info) for found in _asked(death, everything))
     shown = [
         cause.rule for place in torn.places for cause in catalogue() if cause.frames and cause.frames.search(place)
     ]
     rule = max(shown, key=lambda rule: rule.layer, default=NAMELESS)
     where = f"{info.file.rpartition('/')[2]}:{info.line}" if info.file else "its last line"
-    cause = f"a rank died with a traceback that is cut off, in {where}"
-    yield TextSign(Finding(rule, cause, (torn.quote,), _THE_REST, "unknown"), index, None)
+    cause = f"{Death(rank).who} died with a traceback that is cut off, in {where}"
+    yield TextSign(Finding(rule, cause, (torn.quote,), _THE_REST, "unknown"), index, rank)
 
 
 def _alone(ranks: Sequence[Rank]) -> Rank | None:

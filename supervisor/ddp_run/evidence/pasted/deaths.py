@@ -122,6 +122,9 @@ def _told_elsewhere(spoken: SpokenText, begin: int, known: set[Rank | None]) -> 
     """Return the ends reported by other launchers from `begin` on. One without a rank counts if there is no other."""
     ended = [each for each in launcher_text.ends(spoken.lines) if each.index >= begin]
     named = [each for each in ended if each.rank is not None and each.rank not in known]
+    together = Counter(each.index for each in named)
+    if all(each.code > 0 and together[each.index] > 1 and not spoken.index.own(each.rank) for each in named):
+        named = []  # of ranks that left together, and wrote nothing that is known as theirs, none left first
     deaths = []
     for each in dict.fromkeys(replace(one, index=0) for one in named):
         deaths.append(

@@ -31,7 +31,7 @@ _LOGGERS = re.compile(
     r"(?:\| )?"
     r"(?:\[[\w.:,+\- ]{1,40}\] ?|(?:[a-z]{1,8}=)?\d[\d\-:.,TZ]{3,30} (?:[\d:.,]{5,20} )?|\[(?=\d)[\d\-:.,T]{4,30} "
     r"|[A-Z]{4,8}:? {1,4}|[\w.:\-]{1,60} {0,20}\| |[\w.\-]{1,60}: (?=[Rr]ank \d{1,9}: )"
-    r"|[\w.:\-]{1,80} - |[A-Z]{4,8}:[\w.\-]{1,60}:(?=\[)){1,4}"
+    r"|[a-z]\w{0,20} (?=r\d{1,6} ?\|)|[\w.:\-]{1,80} - |[A-Z]{4,8}:[\w.\-]{1,60}:(?=\[)){1,4}"
     r"(?:[\[(]?[Rr](?:ank|ANK)[ =:]?(?P<rank>\d{1,9})\b(?!-\d)|[\[(]?r(?P<short>\d{1,6})(?:[\])]| ?\|))"
 )
 """A rank that a program's logger names behind its time stamp, behind a host, or in a column."""
@@ -141,21 +141,21 @@ def ranks_of(spoken: SpokenText, index: int) -> tuple[Rank, ...]:
 def _said(line: str, shows: OfException) -> ExceptionInfo | None:
     if HANDLED.search(line):
         return None
-    raised = _RAISED.search(line) or _REPR.search(line) or _IN_BRACKETS.search(line)
+    logged = _LOGGERS.match(line)
+    said = line.strip() if logged is None else line[logged.end() :].lstrip("]):| ").rstrip()
+    raised = _RAISED.search(said) or _REPR.search(said) or _IN_BRACKETS.search(said)
     if raised is not None:
         own = ExceptionInfo(raised["type"], raised["message"].strip(), None, None, None, "")
-        return None if by_others(own) else own
-    hit = _NO_MODULE.search(line)
+        return None if by_others(own) or shows(own).what in (Shows.A_LOSS, Shows.A_WAIT) else own
+    hit = _NO_MODULE.search(said)
     if hit is not None:
         return ExceptionInfo("ModuleNotFoundError", hit[0], None, None, None, "")
-    hit = _SAID.search(line)
+    hit = _SAID.search(said)
     if hit is not None:
         number = _NUMBERS[hit[1].lower()]
-        said = f"{line.strip()}\n{_WORDS[number]}"  # rules may not know other words for it
-        return ExceptionInfo(type(OSError(number, "")).__name__, said, None, None, None, "")
-    if _NATIVES.search(line):
+        words = f"{said}\n{_WORDS[number]}"  # rules may not know other words for it
+        return ExceptionInfo(type(OSError(number, "")).__name__, words, None, None, None, "")
+    if _NATIVES.search(said):
         return None
-    logged = _LOGGERS.match(line)
-    said = line[logged.end() :].lstrip("]):| ") if logged is not None else line
-    info = ExceptionInfo("RuntimeError", said.strip(), None, None, None, "")
+    info = ExceptionInfo("RuntimeError", said, None, None, None, "")
     return info if shows(info).what is Shows.A_CAUSE else None

@@ -100,7 +100,8 @@ class SpokenText:
             by += writers
             sources += [log.text.source] * len(texts)
         compiled = (k for k in lines_with(_COMPILERS, lines) if _SUPPRESSED.match(lines[k]))
-        for index in (*_help(lines, by), *_of_passed_tests(lines), *compiled):
+        options = (k for k, line in enumerate(lines) if line.lstrip(" -*").startswith("[ ] "))  # of a form to fill in
+        for index in (*_help(lines, by), *_of_passed_tests(lines), *compiled, *options):
             lines[index] = ""
             by[index] = by[index]._replace(start=0)
         for index in (k for k, line in enumerate(lines) if line.startswith(_NOTES)):

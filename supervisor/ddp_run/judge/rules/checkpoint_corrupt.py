@@ -42,7 +42,11 @@ SIGNS = meaning(
     like(r"invalid load key, '(?P<key>[^']*)'"),
     Sign("pickle data was truncated"),
     Sign("unpickling stack underflow"),
-    like(r"EOFError: Ran out of input", ("EOFError",), cause="{who} loaded a pickle that is empty or truncated{where}"),
+    like(
+        r"EOFError: (?:[^\n]{1,200}: )?Ran out of input",
+        ("EOFError",),
+        cause="{who} loaded a pickle that is empty or truncated{where}",
+    ),
     like(
         r"unexpected EOF(?:, expected (?P<more>\d+) more bytes)?\. The file might be corrupted",
         cause="{who} loaded a checkpoint that is truncated{ by at least {more} bytes}{where}",

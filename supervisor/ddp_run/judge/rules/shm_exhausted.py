@@ -47,7 +47,7 @@ _HANDLER = Sign("Unexpected bus error encountered in worker", cause=_BUS_ERROR, 
 _FULL = r"(?:No space left on device|Cannot allocate memory|Resource temporarily unavailable)"
 _TORCHS = meaning(
     like(r"unable to write to file </?(?P<file>torch_\w+)>"),
-    like(rf"unable to allocate shared memory\(shm\) for file </?(?P<file>[^>]{{1,300}})>: {_FULL}"),
+    like(rf"unable to allocate shared memory\(shm\) for file </?(?P<file>[^>]{{1,300}})>: (?:Success|{_FULL})"),
     like(r"unable to resize file </?(?P<file>torch_\w+)>"),
     like(rf"unable to mmap \d+ bytes from file </?(?P<file>torch_\w+)>: {_FULL}"),
     like(r"No space left on device: '(?:/dev/shm/?|/(?=psm_))(?P<file>[^']*)'"),
