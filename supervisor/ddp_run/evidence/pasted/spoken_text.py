@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeVar
 
-from ddp_run.evidence.lines_with import lines_with
 from ddp_run.evidence.model import LogText
-from ddp_run.evidence.pasted import labels
+from ddp_run.evidence.pasted import labels, only_shown
 from ddp_run.evidence.pasted.json_lines import key_of, unfolded
 from ddp_run.evidence.pasted.line_prefixes import OF_PROCESS, Writer, assign, without_colour
 from ddp_run.evidence.went_on import WentOn
@@ -23,19 +21,6 @@ LINES_OF_ALL = 1_000_000
 LINES_OF_ONE = 2_000
 NAMED_BY_ALL = 128 << 10
 """The most rank mentions in total: five lines of `[rank0-4095]: …` name 20,480."""
-_NOTES = ("+ : ", "+ # ", "+ echo ")
-"""Commands that a shell traces, and that only say something."""
-_USAGE = re.compile(r"\b[Uu]sage: ([\w.\-/]{1,200})")
-_OF_HELP = re.compile(r" {2}|[A-Za-z ]{1,40}:$")
-"""An option or what goes on with it, or the heading of a group of options."""
-_SECTION = re.compile(r"={3,200} ([^=\n]{1,200}) ={3,200}$")
-"""Of pytest's report."""
-_COMPILERS = ("torch/_dynamo/convert_frame.py:",)
-_SUPPRESSED = re.compile(
-    r"(?:\[rank\d{1,9}\]:)?\[?[WI]\d{4} [\d:.]{8,20} \d{1,9} (?:\S{0,400}/)?torch/_dynamo/convert_frame\.py:"
-)
-"""torch.compile's warning about a function that it leaves as it is (torch/_dynamo/convert_frame.py)."""
-_REFUSED = re.compile(r"(?<![\w.\-/])([\w.\-/]{1,200}): error: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +84,9 @@ class SpokenText:
             lines += texts
             by += writers
             sources += [log.text.source] * len(texts)
-        compiled = (k for k in lines_with(_COMPILERS, lines) if _SUPPRESSED.match(lines[k]))
-        options = (k for k, line in enumerate(lines) if line.lstrip(" -*").startswith("[ ] "))  # of a form to fill in
-        for index in (*_help(lines, by), *_of_passed_tests(lines), *compiled, *options):
+        for index in only_shown.indexes(lines, [each.start for each in by]):
             lines[index] = ""
             by[index] = by[index]._replace(start=0)
-        for index in (k for k, line in enumerate(lines) if line.startswith(_NOTES)):
-            by[index] = by[index]._replace(agent=True, ranks=())
         return cls(tuple(lines), tuple(by), tuple(sources), tuple(numbers), tuple(raw))
 
     def given_to_launchers(self, lines: set[int], ranks: int = 0) -> SpokenText:
@@ -164,35 +145,6 @@ class SpokenText:
         most = max(LINES_OF_ONE, LINES_OF_ALL // max(1, self.ranks, len(self.index.by_rank)))
         own = self.index.own(rank)[-most:]
         return sorted([*own, *self.index.nobodys[-most:]])[-most:] if own else self.index.nobodys[-most:]
-
-
-def _help(lines: Sequence[str], by: Sequence[Writer]) -> Iterator[int]:
-    """Yield the lines that argparse prints below `usage: PROGRAM`, or from there to `PROGRAM: error:`: what options are
-    for."""
-    began: dict[str, int] = {}
-    inside = False
-    for index, line in enumerate(lines):
-        said = line[by[index].start :] if inside else ""
-        inside = inside and (not said or _OF_HELP.match(said) is not None)
-        if inside:
-            yield index
-        usage = _USAGE.search(line) if "sage: " in line else None
-        refused = _REFUSED.search(line) if ": error: " in line else None
-        if usage is not None:
-            began[usage[1]] = index
-            inside = True
-        elif refused is not None and refused[1] in began:
-            yield from range(began.pop(refused[1]) + 1, index)
-
-
-def _of_passed_tests(lines: Sequence[str]) -> Iterator[int]:
-    """Yield the lines that pytest captured of tests that passed."""
-    passed = False
-    for index, line in enumerate(lines):
-        section = _SECTION.match(line) if line.startswith("===") else None
-        passed = passed if section is None else section[1] == "PASSES"
-        if passed:
-            yield index
 
 
 class _Index:
