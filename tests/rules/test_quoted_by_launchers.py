@@ -96,6 +96,47 @@ seen this on the rented box?
 **tobi** 4:15 PM
 port already in use maybe?
 """
+WAITED = (
+    "[rank{0}]:[E602 14:30:02.3 ProcessGroupNCCL.cpp:632] [Rank {0}] Watchdog caught collective operation timeout: \
+WorkNCCL(SeqNum=9120, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600021 milliseconds before \
+timing out.\n"
+)
+RESTARTED = f"""{WAITED.format(6)}E0811 09:44:17.9 77 torch/distributed/elastic/multiprocessing/api.py:984] failed \
+(exitcode: -6) local_rank: 6 (pid: 77196) of binary: python
+I0811 09:44:17.9 77 torch/distributed/elastic/agent/server/api.py:974] [default] Worker group FAILED. 3/3 attempts \
+left; will restart worker group
+step 1800 wmse 0.0812
+step 11100 wmse 0.0497
+step 27200 wmse 0.0441
+=>> PBS: job killed: walltime 86434 exceeded limit 86400
+Terminated
+"""
+NO_INTERFACE = """torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:94, invalid usage
+ncclInvalidUsage: This usually reflects invalid usage of NCCL library.
+Last error:
+Bootstrap : no socket interface found
+"""
+XID = "NVRM: Xid (PCI:0000:4f:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+MISMATCH = "[rank0]: RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: \
+CollectiveFingerPrint(SequenceNumber=1204, OpType=ALLREDUCE, TensorShape=[4], TensorDtypes=Float), but Rank 1 is \
+running collective: CollectiveFingerPrint(SequenceNumber=1204OpType=BARRIER).\n"
+RAYS_CAUSE = f"""ERROR worker_group.py:412 -- Worker group shut down due to an error in rank 8
+ray.exceptions.RayTaskError(RuntimeError): ray::execute() (pid=20118, ip=10.1.7.12, actor_id=0b7, repr=<W at 0x7f>)
+  File "/home/ray/main.py", line 71, in build
+    restore()
+{SHAPES}
+The above exception was the direct cause of the following exception:
+
+ray::execute() (pid=20118, ip=10.1.7.12, actor_id=0b7, repr=<W at 0x7f>)
+  File "/home/ray/main.py", line 76, in build
+    raise RuntimeError("not usable") from e
+RuntimeError: not usable
+
+The above exception was the direct cause of the following exception:
+
+{FRAMES}ray.train.base_trainer.TrainingFailedError: The Ray Train run failed. Please inspect the previous error \
+messages for a cause.
+"""
 
 
 def pods(*ranks: int) -> str:
@@ -264,6 +305,54 @@ def files(**texts: str) -> str:
             "unknown",
             6,
             id="a traceback that is cut off",
+        ),
+        pytest.param(RESTARTED, "preempted-sigterm", None, id="a restart that went well"),
+        pytest.param(RAYS_CAUSE, "checkpoint-mismatch", 8, id="Ray's chain"),
+        pytest.param(MISMATCH, "collective-mismatch", None, id="none of two that met failed first"),
+        pytest.param(
+            f"[2025-06-02 14:20:01][rank 0] ERROR validation failed\n{FRAMES}{FILE}"
+            f"[2025-06-02 14:25:01][rank 0] still waiting for uploads\n{WAITED.format(1)}{WAITED.format(2)}",
+            "file-not-found",
+            0,
+            id="what a logger announces",
+        ),
+        pytest.param(
+            f"  g09  DRAINED   {XID}{of('[rank2]: ', FRAMES + NO_INTERFACE)}",
+            "nccl-network",
+            2,
+            id="a report about another machine",
+        ),
+        pytest.param(
+            f"[1234.5] {XID}{of('[rank2]: ', FRAMES + NO_INTERFACE)}", "gpu-hardware", 2, id="the kernel's log"
+        ),
+        pytest.param(
+            '{"log":"step 1\\n","stream":"stdout"}\n' * 5
+            + '{"log":"[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB. GPU 2 has',
+            "cuda-oom",
+            2,
+            id="a record that is cut off",
+        ),
+        pytest.param(
+            files(a="done, exit 0\n", b=f"seed=1: auc 0.8 (best)\n{FRAMES}{SHAPES}exit 1\n")
+            + files(c="seed=2: requeued, resuming at ep 30\nseed=1: auc 0.8 (best)\nseed=2: auc 0.9\ndone, exit 0\n"),
+            "checkpoint-mismatch",
+            None,
+            id="a file after another",
+        ),
+        pytest.param(
+            "[rank1]: step 1\nterminate called after throwing an instance of 'c10::DistBackendError'\n[rank4]:[E1219 "
+            "00:09:01.1 ProcessGroupNCCL.cpp:1897] [PG ID 0 PG GUID 0(default_pg) Rank 4] Process group watchdog "
+            "thread terminated with exception: CUDA error: an illegal memory access was encountered\n"
+            "Exited with exit code 134.\n",
+            "illegal-memory-access",
+            4,
+            id="the line that shows it",
+        ),
+        pytest.param(
+            f"{FRAMES}FileNotFoundError: [Errno 2] No such file or directory: '/data/imagenet-c/corrupt/noise/3'\n",
+            "file-not-found",
+            None,
+            id="a folder",
         ),
         pytest.param(STOPPED, "preempted-sigterm", None, id="survived for hours before the limit"),
         pytest.param(AGAIN, None, None, id="resumed"),

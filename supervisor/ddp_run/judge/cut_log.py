@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ddp_run.evidence import exception_chain
 from ddp_run.evidence.model import AgentEnd, Death, Evidence
-from ddp_run.evidence.pasted import own_words, raised
+from ddp_run.evidence.pasted import raised
 from ddp_run.judge.catalogue import NAMELESS, rule_named
 from ddp_run.judge.diagnose import judge
 from ddp_run.judge.order import strongest
@@ -107,7 +107,7 @@ def _with_what_the_missing_said(end: LogEnd, strict: Verdict) -> Verdict:
         if end.spoken.numbers[sign.index] < told
         and not (sign.finding.rule.consequence or sign.finding.rule.end == "waited")
     ]
-    said = _strongest(s for s in before if missing in (s.rank, *own_words.ranks_of(end.spoken, s.index)))
+    said = _strongest(sign for sign in before if sign.rank == missing or end.says_of(sign.index, missing))
     if said is not None:
         return _with(strict, said, MISSED)
     nobodys = _strongest(sign for sign in before if sign.rank is None and sign.exception is not None)

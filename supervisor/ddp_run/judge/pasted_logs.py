@@ -17,7 +17,7 @@ from ddp_run.judge import cut_log, diagnose, lost_peers, told_before
 from ddp_run.judge.catalogue import follows_another, rule_named, sign_words
 from ddp_run.judge.order import explains
 from ddp_run.judge.text_signs import LogEnd, TextSign, not_there, shows
-from ddp_run.judge.verdict import Layer, Rule, Verdict
+from ddp_run.judge.verdict import FirstFailure, Layer, Rule, Verdict
 from ddp_run.record.events import ExceptionInfo
 
 
@@ -83,7 +83,31 @@ def _read(logs: Sequence[Log]) -> Verdict:
     found = cut_log.read(end, diagnose.judge(evidence))
     if lost_peers.only_lost(found) and not diagnose.failed_by_itself(evidence):
         found = lost_peers.without_the_first(found, len(logs))
-    return told_before.with_the_answer(as_sure_as_the_text(found, end), end).without_secrets()
+    found = _of_no_rank(as_sure_as_the_text(_of_who_says_it(found, end), end))
+    return told_before.with_the_answer(found, end).without_secrets()
+
+
+def _of_who_says_it(verdict: Verdict, end: LogEnd) -> Verdict:
+    """Name the rank that wrote what a verdict without a rank rests on."""
+    rule, first = rule_named(verdict.cause), verdict.first_failure
+    if rule is None or rule.consequence or rule.general or first is None or first.rank is not None:
+        return verdict
+    lines = {quote.line for quote in verdict.evidence}
+    same = [sign for sign in end.signs if sign.rank is not None and sign.finding.rule is rule]
+    told = {sign.rank: sign for sign in same if lines & {quote.line for quote in sign.finding.evidence}}
+    if len(told) != 1:
+        return verdict
+    [(rank, sign)] = told.items()
+    return replace(verdict, title=sign.finding.cause, first_failure=replace(first, rank=rank))
+
+
+def _of_no_rank(verdict: Verdict) -> Verdict:
+    """Take the rank out of a verdict that rests on ranks which met in different operations: none failed first."""
+    rule, first = rule_named(verdict.cause), verdict.first_failure
+    if rule is None or rule.end != "met" or first is None or first.rank is None:
+        return verdict
+    left = None if first.exception is None else FirstFailure(None, exception=first.exception)
+    return replace(verdict, first_failure=left)
 
 
 def wanted_words() -> frozenset[str]:

@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from ddp_run.evidence import childfailed, traceback_text
 from ddp_run.evidence.lines_with import lines_with
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText, Quote
-from ddp_run.evidence.pasted import got_over, launcher_text, own_words, raised, torn_frames
+from ddp_run.evidence.pasted import got_over, labels, launcher_text, raised, torn_frames
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.went_on import WORKED, WentOn, form_of, kind_of
 from ddp_run.evidence.windows import AFTER, BEFORE, LAST_WORDS
@@ -110,7 +110,7 @@ class LogEnd:
             index = indexes[k]
             if spoken.by[index].agent or self._went_on.after_line(index):
                 continue
-            rank = _alone(own_words.ranks_of(spoken, index))
+            rank = _alone(labels.ranks_of(spoken.lines[index], spoken.by[index]))
             around = indexes[max(0, k - BEFORE) : k + 1 + AFTER]
             window = spoken.text([each for each in around if rank is None or spoken.by[each].ranks in ((), (rank,))])
             for code in _codes(spoken.lines[index]):
@@ -146,6 +146,10 @@ class LogEnd:
     def writers_of(self, line: int) -> tuple[Rank, ...]:
         """The ranks that this line names as its writer."""
         return self.spoken.by[place].ranks if (place := self._place(line)) >= 0 else ()
+
+    def says_of(self, index: int, rank: Rank) -> bool:
+        """Whether the line at this index names the rank as its writer, or its logger does."""
+        return rank in labels.ranks_of(self.spoken.lines[index], self.spoken.by[index])
 
     def went_on_after(self, line: int) -> bool:
         """Whether a process kept writing after this line of the only log, like programs that go on or end normally."""

@@ -59,7 +59,8 @@ class Rule:
     runs. `unlike`: whether differences between nodes may be the reason: `together` if ranks fail like this when they
     don't all do the same, `loading` if other library versions can do this to a single rank. `end`: what this says of
     the rank's end: it `crashed`; it was `told` to end; it `waited` in vain, so another rank is to blame; or this is
-    often only what comes `after` a failure, such as a clean-up; or its error is `sticky`, as CUDA calls those after
+    often only what comes `after` a failure, such as a clean-up; or ranks `met` that called different operations, of
+    which none failed first; or its error is `sticky`, as CUDA calls those after
     which the process can't use its GPU any more, so that no handler cures them. `backend`: whether the process group's
     backend is at fault: `always`, or in `init_process_group` only.
     """
@@ -73,7 +74,7 @@ class Rule:
     wins_over: tuple[tuple[str, str], ...] = ()
     host: Literal["once", "repeated"] | None = None
     unlike: Literal["together", "loading"] | None = None
-    end: Literal["crashed", "told", "waited", "after", "sticky"] | None = None
+    end: Literal["crashed", "told", "waited", "after", "met", "sticky"] | None = None
     backend: Literal["always", "init"] | None = None
 
     @property

@@ -87,7 +87,7 @@ def until(spoken: SpokenText) -> int:
             return states[-1][0] + 1
     passed = [index for index, line in enumerate(spoken.lines) if _TESTS in line and _PASSED.search(line)]
     passed += _unittests(spoken.lines)
-    told_0 = told_of_0(spoken)
+    told_0 = -1 if spoken.index.one_by_one else told_of_0(spoken)  # of several files, it is the last one's
     reported = max(failed, default=-1)
     again = _ran_again(spoken, reported, told_0) if reported >= 0 else _left_with_0(spoken, told_0)
     over = _not_started(spoken), _restarted(spoken), _served(spoken), again, _next_step(spoken), begun
@@ -126,7 +126,9 @@ def _restarted(spoken: SpokenText) -> int:
     last, finished = _last(spoken.lines, _RESTART), _last(spoken.lines, _FINISHED)
     if 0 <= last < finished:
         return finished + 1
-    return last + 1 if 0 <= last < spoken.running_at() else 0
+    if last < 0:
+        return 0
+    return last + 1 if last < spoken.running_at() or _after(spoken, last).progress >= 0 else 0
 
 
 def _not_started(spoken: SpokenText) -> int:

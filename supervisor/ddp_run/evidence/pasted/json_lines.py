@@ -24,6 +24,7 @@ _MOSTLY = 0.9
 _FEW = 5
 _SAMPLE = 200
 _RANK = re.compile(r"[0-9]{1,9}")
+_DOCKERS = re.compile(r'\{"log": ?"(?P<text>(?:[^"\\\n]|\\.){1,100000})\\?')
 _A_TIME = 1_000_000_000
 """In seconds since 1970: later than 2001."""
 _TELLS = ("rror", "xception", HEADER)
@@ -48,7 +49,7 @@ def unfolded(line: str, key: str | None = None) -> list[str]:
         return [before, message.removesuffix('"'), *([command] if command else [])]
     if not line.startswith("{") or (key is None and '"log":' not in line and HEADER not in line):
         return [line]
-    record = _record(line)
+    record = _record(line) or _cut_off(line)
     if record is None:
         return [line]
     own = key if key is not None else "log" if "stream" in record else None
@@ -84,6 +85,12 @@ def _record(line: str) -> dict[str, object] | None:
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
+
+
+def _cut_off(line: str) -> dict[str, object] | None:
+    """Return docker's record of a line that is cut off within its text."""
+    hit = _DOCKERS.fullmatch(line)
+    return None if hit is None else _record(f'{{"log": "{hit["text"]}", "stream": ""}}')
 
 
 def _within(record: object, words: Sequence[str]) -> list[str]:

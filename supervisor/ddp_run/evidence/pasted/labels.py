@@ -19,6 +19,14 @@ _NUMBERED_LABEL = re.compile(
 """What programs and launchers put before their lines: `[w3] `, `[host:3] `, `host[3]: `, `Worker 3: `. The number may
 be the rank."""
 _HOST_AND_NUMBER = re.compile(r"\[[\w.\-]{1,60}:\d{1,6}\] ")
+LOGGERS = re.compile(
+    r"(?:\| )?"
+    r"(?:\[[\w.:,+\- ]{1,40}\] ?|(?:[a-z]{1,8}=)?\d[\d\-:.,TZ]{3,30} (?:[\d:.,]{5,20} )?|\[(?=\d)[\d\-:.,T]{4,30} "
+    r"|[A-Z]{4,8}:? {1,4}|[\w.:\-]{1,60} {0,20}\| |[\w.\-]{1,60}: (?=[Rr]ank \d{1,9}: )"
+    r"|[a-z]\w{0,20} (?=r\d{1,6} ?\|)|[\w.:\-]{1,80} - |[A-Z]{4,8}:[\w.\-]{1,60}:(?=\[)){1,4}"
+    r"(?:[\[(]?[Rr](?:ank|ANK)[ =:]?(?P<rank>\d{1,9})\b(?!-\d)|[\[(]?r(?P<short>\d{1,6})(?:[\])]| ?\|))"
+)
+"""A rank that a program's logger names behind its time stamp, behind a host, or in a column."""
 _NUMBERED_PLACE = re.compile(r"(?<=[\-_])(?P<number>\d{1,6})$")
 _NAMED_PLACE = re.compile(r"\b[Rr]ank[ =:_]?(?P<rank>\d{1,6})\b(?!-)")
 _ITSELF = re.compile(r"\bRank (?P<ranks>\d{1,6}) successfully reached monitoredBarrier")
@@ -122,6 +130,12 @@ def _label(text: str, place: str) -> _Label | None:
         return _Label(hit[0], _NUMBERS.sub("0", hit[0]), int(hit["number"]), hit.end())
     hit = _NUMBERED_PLACE.search(place) or _NUMBERED_LABEL.match(f"{place} ")
     return None if hit is None else _Label(place, _NUMBERS.sub("0", place), int(hit["number"]), 0)
+
+
+def ranks_of(text: str, by: Writer) -> tuple[Rank, ...]:
+    """Return the ranks of a line, one that only its logger names, too."""
+    hit = None if by.ranks else LOGGERS.match(text)
+    return by.ranks if hit is None else (Rank(int(hit[hit.lastgroup or "rank"])),)
 
 
 def continued(texts: Sequence[str], by: Sequence[Writer]) -> list[Writer]:

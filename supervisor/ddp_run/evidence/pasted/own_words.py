@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 
 from ddp_run.evidence.exception_frames import by_others
+from ddp_run.evidence.pasted.labels import LOGGERS, ranks_of
 from ddp_run.evidence.pasted.raised import OfException, Raised, Shows
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.went_on import HANDLED, WentOn, is_native, is_news
@@ -27,14 +28,6 @@ _IN_BRACKETS = re.compile(
     r"(?P<message>[^\n]{1,400}?) \((?P<type>[A-Z]\w{0,60}(?:Error|Exception))(?:, [\w./\-]{1,100}:\d{1,9})?\)"
 )
 """As loggers append it."""
-_LOGGERS = re.compile(
-    r"(?:\| )?"
-    r"(?:\[[\w.:,+\- ]{1,40}\] ?|(?:[a-z]{1,8}=)?\d[\d\-:.,TZ]{3,30} (?:[\d:.,]{5,20} )?|\[(?=\d)[\d\-:.,T]{4,30} "
-    r"|[A-Z]{4,8}:? {1,4}|[\w.:\-]{1,60} {0,20}\| |[\w.\-]{1,60}: (?=[Rr]ank \d{1,9}: )"
-    r"|[a-z]\w{0,20} (?=r\d{1,6} ?\|)|[\w.:\-]{1,80} - |[A-Z]{4,8}:[\w.\-]{1,60}:(?=\[)){1,4}"
-    r"(?:[\[(]?[Rr](?:ank|ANK)[ =:]?(?P<rank>\d{1,9})\b(?!-\d)|[\[(]?r(?P<short>\d{1,6})(?:[\])]| ?\|))"
-)
-"""A rank that a program's logger names behind its time stamp, behind a host, or in a column."""
 _NUMBERS = {
     "address already in use": errno.EADDRINUSE,
     "cannot allocate memory": errno.ENOMEM,
@@ -86,7 +79,7 @@ def of_who_left(
     loud = {rank for raised in exceptions for rank in raised.ranks}
     loud |= {rank for index in others for rank in spoken.by[index].ranks}
     last: dict[Rank, list[int]] = {}
-    for index, ranks in enumerate(ranks_of_lines(spoken)):
+    for index, ranks in enumerate(map(ranks_of, spoken.lines, spoken.by)):
         news = is_news(lines[index])  # torch's threads may go on after the program
         if len(ranks) == 1 and news and not spoken.by[index].agent and not loud & set(ranks):
             last.setdefault(*ranks, []).append(index)
@@ -126,22 +119,10 @@ def _last_words(spoken: SpokenText, end: int, shows: OfException) -> Raised | No
     return None if said is None else Raised(said, index, (), True, frozenset((index,)))
 
 
-def ranks_of_lines(spoken: SpokenText) -> list[tuple[Rank, ...]]:
-    """Return the ranks of each line, those that only loggers name, too."""
-    return [ranks_of(spoken, index) for index in range(len(spoken.lines))]
-
-
-def ranks_of(spoken: SpokenText, index: int) -> tuple[Rank, ...]:
-    """Return the ranks of a line, one that only its logger names, too."""
-    ranks = spoken.by[index].ranks
-    hit = None if ranks else _LOGGERS.match(spoken.lines[index])
-    return ranks if hit is None else (Rank(int(hit[hit.lastgroup or "rank"])),)
-
-
 def _said(line: str, shows: OfException) -> ExceptionInfo | None:
     if HANDLED.search(line):
         return None
-    logged = _LOGGERS.match(line)
+    logged = LOGGERS.match(line)
     said = line.strip() if logged is None else line[logged.end() :].lstrip("]):| ").rstrip()
     raised = _RAISED.search(said) or _REPR.search(said) or _IN_BRACKETS.search(said)
     if raised is not None:

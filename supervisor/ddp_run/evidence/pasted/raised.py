@@ -12,9 +12,9 @@ from ddp_run.evidence import childfailed, exception_chain, exception_frames, tra
 from ddp_run.evidence.at_once import once
 from ddp_run.evidence.exception_chain import words_of
 from ddp_run.evidence.lines_with import lines_with
-from ddp_run.evidence.pasted.line_prefixes import OF_PROCESS
+from ddp_run.evidence.pasted import whose
 from ddp_run.evidence.pasted.spoken_text import SpokenText
-from ddp_run.evidence.traceback_text import OF_A_RANK, PLACE, Printed
+from ddp_run.evidence.traceback_text import PLACE, Printed
 from ddp_run.evidence.went_on import WentOn, is_news
 from ddp_run.record.events import ExceptionInfo, Rank
 
@@ -62,18 +62,6 @@ _QUOTES_A_PROGRAM = "ExecuteUserScriptError"
 _STARTED = re.compile(r"Command '[^\n]{0,200}?\b(?:torchrun|accelerate|deepspeed|srun|mpirun|ddp-run|python[\d.]*)\b")
 _CANCELLED = ("asyncio.exceptions.CancelledError", "concurrent.futures._base.CancelledError")
 """A task only obeys the program that ends it: servers print this when they shut down."""
-_SPAWNED = re.compile(
-    r"(?:-- Process |^\[Rank )(?P<rank>\d{1,9})(?: terminated with the following error| Error Snippet\]):"
-)
-"""Before the traceback of a child of torch.multiprocessing.spawn, or of a worker of Ray Train."""
-_RAYS = re.compile(r"\bray::\S{1,200} \(pid=(\d{1,9}), ")
-_RAYS_WORKER = re.compile(r"\bpid=(?P<pid>\d{1,9})\) world_rank=(?P<rank>\d{1,9})\b")
-_SELF = re.compile(
-    r"which did not receive grad for rank (\d{1,9})\b|^\[Rank (\d{1,9})\]: |^Rank (\d{1,9}) successfully reached"
-)
-"""Messages of torch in which a rank names itself (reducer.cpp, ProcessGroupGloo.cpp)."""
-_FAILED_ON = re.compile(rf"^CheckpointException ranks:dict_keys\(\[(\d{{1,9}})|{re.escape(OF_A_RANK)}(\d{{1,9}})\)")
-"""torch.distributed.checkpoint's, about the rank that failed, in what it raises on all of them."""
 _MESSAGE_LINES = 20
 _BEFORE = 60
 """The frames of a torn exception are at most this far above its last line."""
@@ -176,16 +164,17 @@ class Exceptions:
                 self._of_threads.append(Raised(printed.info, indexes[printed.index], (), True, frozenset(own)))
             return None
         shown = printed.info.traceback
-        if says_a_launcher(printed.info.message) and (links := exception_chain.chain(printed.info)[1:]):
-            printed = replace(printed, info=links[0])  # it was raised from what it tells of
+        links = exception_chain.chain(printed.info)[1:] if says_a_launcher(printed.info.message) else ()
+        if links and traceback_text.CHAIN.search(shown):
+            *_, last = traceback_text.CHAIN.finditer(shown)  # it was raised from what it tells of
+            printed = replace(printed, info=replace(links[0], traceback=shown[: last.start()].rstrip()))
         if _is_launchers(printed.info):
             if not (over and says_a_launcher(printed.info.message)):
                 self.launchers.update(indexes[printed.start : printed.index + 1])
             return None
         where = indexes[printed.index]
         ranks = exception_chain.failed_ranks(printed.info) or self._spoken.by[where].ranks
-        ranks = ranks or _spawned(self._spoken.lines, own[0]) or _named(printed.info)
-        ranks = ranks or _of_process(self._spoken, shown)
+        ranks = ranks or whose.of(self._spoken, own[0], printed.info, shown)
         over = over or not (ranks or self._spoken.index.one_by_one or self._spoken.running_at() <= where)
         info = exception_chain.interrupted(printed.info) or printed.info
         return Raised(info, where, ranks, not over, frozenset(own))
@@ -251,31 +240,6 @@ def started_python(info: ExceptionInfo) -> bool:
     return info.type.rpartition(".")[2] == "CalledProcessError" and _STARTED.search(info.message) is not None
 
 
-def _spawned(lines: Sequence[str], start: int) -> tuple[Rank, ...]:
-    """Return the rank of a child whose traceback its parent prints from this line on."""
-    for line in lines[max(0, start - 3) : start]:
-        hit = _SPAWNED.search(line)
-        if hit:
-            return (Rank(int(hit["rank"])),)
-    return ()
-
-
-def _of_process(spoken: SpokenText, traceback: str) -> tuple[Rank, ...]:
-    """Return the rank of Ray's process from which an exception came, if that names itself elsewhere."""
-    pids = _RAYS.findall(traceback)[::-1]
-    ranks = {each.place: each.ranks for each in spoken.by if each.ranks and each.place} if pids else {}
-    started = (_RAYS_WORKER.search(line) for line in spoken.lines if pids and " world_rank=" in line)
-    ranks |= {f"{OF_PROCESS}{hit['pid']}": (Rank(int(hit["rank"])),) for hit in started if hit is not None}
-    return next((known for pid in pids if (known := ranks.get(f"{OF_PROCESS}{pid}"))), ())
-
-
-def _named(info: ExceptionInfo, above: Sequence[str] = ()) -> tuple[Rank, ...]:
-    """Return the rank named in an exception's text, or in the line above it."""
-    told = (_FAILED_ON.search(text) for text in (info.message, *above))
-    hit = next(filter(None, told), None) or _SELF.search(info.message)
-    return () if hit is None else (Rank(int(hit[hit.lastindex or 1])),)
-
-
 def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> list[Raised]:
     """Yield `Type: message` lines whose traceback is truncated, or torn by several processes writing at once."""
     found = []
@@ -310,7 +274,7 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
         )
         if _is_launchers(info) or OF_A_THREAD in info.traceback:
             continue
-        ranks = _named(info, lines[-1:]) or spoken.by[index].ranks
+        ranks = whose.named(info, lines[-1:]) or spoken.by[index].ranks
         final = not went_on.after(0, position, position + 1)
         found.append(Raised(info, index, ranks, final, frozenset((index,))))
     return found

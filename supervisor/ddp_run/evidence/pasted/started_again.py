@@ -54,6 +54,8 @@ def at(spoken: SpokenText, reports: Set[int]) -> int:
 
     `reports`: indexes of the lines that report an end.
     """
+    if spoken.index.one_by_one:
+        return 0
     return max(_repeated(spoken, reports), _typed(spoken, reports), _resumed(spoken, reports))
 
 

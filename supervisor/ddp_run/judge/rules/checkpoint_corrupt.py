@@ -78,7 +78,8 @@ SIGNS = meaning(
     *meaning(  # readers of any format
         like(
             r"^[\w.]{1,200}(?:Error|Exception): [^\n]{0,300}?"
-            r"\b(?i:checkpoint|weights|state dict\w{0,10}|file|archive)\b[^\n]{0,200}?\b(?<!not )[Cc]orrupt(?:ed)?\b"
+            r"\b(?i:checkpoint|weights|state dict\w{0,10}|file|archive)\b[^\n]{0,200}?"
+            r"(?<![/.\-\w])(?<!not )[Cc]orrupt(?:ed)?\b(?![/.\-]\w)"
         ),
         like(r"\b[Cc]heckpoint at \S{1,400} is (?:invalid|corrupt)"),
         Sign("not an sstable", types=("DataLossError",)),  # TensorFlow

@@ -29,6 +29,7 @@ RULE = Rule(
     layer=Layer.CHANGEABLE,
     retry=Retry(helps=False, reason="the ranks will call mismatched collectives again"),
     unlike="together",
+    end="met",
 )
 _PRINT = (
     r"CollectiveFingerPrint\((?:SequenceNumber=(?P<{0}seq>\d+)(?:, ?)?)?OpType=(?P<{0}op>\w+)"

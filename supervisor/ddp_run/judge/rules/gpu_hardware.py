@@ -59,6 +59,7 @@ _SURVIVED = frozenset({63, 64, 74, 92})
 _ONLY_BESIDE = frozenset({63, 64, 92})
 """These count only next to an error that ended the rank: they record retired memory, now or at the next reset."""
 _FORM = (
+    r"(?:^|[:\]>\"'|] {0,3}|kernel |\d\d:\d\d(?: \S{1,100}){0,2} )"  # no report about other machines
     r"NVRM: Xid \(PCI:(?P<pci>[0-9A-Fa-f:.]+)\): (?:45, [^\n]{0,200}caused by previous Xid )?(?P<number>\d{1,9})\b"
     r"(?:, pid='?(?P<pid>\d+))?(?:[^\n]{0,200}?name=(?P<name>[\w.\-/]+))?"
 )
