@@ -180,11 +180,12 @@ def only_mentions(said: re.Match[str]) -> bool:
 
 
 def is_no_cause(link: ExceptionInfo, exception: ExceptionInfo) -> bool:
-    """Whether what `link` says does not explain the end: the program dealt with it, or defines its class.
+    """Whether what `link` says does not explain the end: the program asks, dealt with it, or defines its class.
 
     A library's words mean something else in the program's own class, whatever module and class are called.
     """
-    return _is_of_program(link, exception) or dealt_with(link, exception)
+    guesses = link.message.endswith("?") and raised_by_program(link)
+    return guesses or _is_of_program(link, exception) or dealt_with(link, exception)
 
 
 def _is_of_program(link: ExceptionInfo, exception: ExceptionInfo) -> bool:

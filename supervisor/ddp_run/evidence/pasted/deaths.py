@@ -68,22 +68,25 @@ class _Written:
     def __init__(self, spoken: SpokenText, exceptions: Sequence[Raised]) -> None:
         self._spoken = spoken
         self._nobodys = {index: raised.info for raised in exceptions if not raised.ranks for index in raised.lines}
+        self._elsewhere = [raised for raised in exceptions if raised.elsewhere]
         self._shown = {id(raised.info): raised.index for raised in exceptions}
         self._forms: dict[int, str] = {}
 
     def by(self, death: Death) -> Death:
         """Remove others' tracebacks from its possible lines, and the others' continuous output after them."""
         spoken, shown = self._spoken, self._shown.get(id(death.exception))
-        if not self._nobodys and (shown is None or death.rank is None):
+        others = {index for each in self._elsewhere if death.rank not in each.ranks for index in each.lines}
+        if not self._nobodys and not others and (shown is None or death.rank is None):
             return death
         said = spoken.of(death.rank)
-        others = {index for index in said if index in self._nobodys and self._nobodys[index] != death.exception}
+        others |= {index for index in said if index in self._nobodys and self._nobodys[index] != death.exception}
         if shown is not None and death.rank is not None:
             later = [index for index in said if index > shown and not spoken.by[index].ranks]
             forms = Counter(map(self._form, later))
             often = {one for one, count in forms.items() if count > _OFTEN and "0" in one and not one[:1].isspace()}
             others.update(index for index in later if self._form(index) in often)
-        return replace(death, stderr=spoken.text([index for index in said if index not in others])) if others else death
+        kept = [index for index in said if index not in others]
+        return replace(death, stderr=spoken.text(kept)) if len(kept) < len(said) else death
 
     def _form(self, index: int) -> str:
         if index not in self._forms:
@@ -155,10 +158,10 @@ def _crash_of(spoken: SpokenText, ended: launcher_text.Ended) -> Death | None:
 
 def _with_own(death: Death, last: Mapping[Rank, Raised]) -> Death:
     """Return the last exception that this rank itself shows, unless it survived it."""
-    if death.exception is not None or death.rank is None or not _may_raise(death):
+    own = last.get(death.rank) if death.rank is not None and death.exception is None else None
+    if own is None or not (_may_raise(death) or own.elsewhere):
         return death
-    own = last.get(death.rank)
-    if own is None or (death.code not in (None, 1) and not own.final):
+    if death.code not in (None, 1) and not own.final:
         return death
     return replace(death, exception=own.info)
 

@@ -26,6 +26,7 @@ _PASSED = re.compile(
     r" in \d[\d.]{0,9} ?s"
 )
 _RAN = re.compile(r"Ran [1-9]\d{0,6} tests? in \d[\d.]{0,9}s$")
+_NONE_FAILED = re.compile(r"# fail {1,9}0\s*$")
 _ANSWERED = re.compile(r'"(?:POST /\S{0,200}|GET /health\w{0,20}) HTTP/\d(?:\.\d)?" 20\d\b')
 _REFUSED = re.compile(r'"POST /\S{0,200} HTTP/\d(?:\.\d)?" 4\d\d\b|ValidationError: ')
 """A server that answers after it rejected a request goes on, unless it lost its engine. A started answer is logged
@@ -86,7 +87,7 @@ def until(spoken: SpokenText) -> int:
         if states and states[-1][1] == "COMPLETED":
             return states[-1][0] + 1
     passed = [index for index, line in enumerate(spoken.lines) if _TESTS in line and _PASSED.search(line)]
-    passed += _unittests(spoken.lines)
+    passed += [*_unittests(spoken.lines), *_of_tap(spoken.lines)]
     told_0 = -1 if spoken.index.one_by_one else told_of_0(spoken)  # of several files, it is the last one's
     reported = max(failed, default=-1)
     again = _ran_again(spoken, reported, told_0) if reported >= 0 else _left_with_0(spoken, told_0)
@@ -98,6 +99,11 @@ def _unittests(lines: Sequence[str]) -> Iterator[int]:
     """Yield the lines that say that all tests of a run of unittest passed: `OK`, a blank line below their number."""
     ran = (index for index in lines_with(("Ran ",), lines) if _RAN.match(lines[index]))
     return (index + 2 for index in ran if "".join(lines[index + 1 : index + 3]).strip()[:2] == "OK")
+
+
+def _of_tap(lines: Sequence[str]) -> Iterator[int]:
+    """Yield the last line of TAP's counts of tests if none failed: `# pass 4`, then `# fail 0`."""
+    return (k for k in lines_with(("# fail",), lines) if _NONE_FAILED.search(lines[k]) and "# pass" in lines[k - 1])
 
 
 def _left_with_0(spoken: SpokenText, told: int) -> int:

@@ -130,6 +130,8 @@ _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         rf"Process rank {_RANK} exited with {_CODE}",
         rf"\[rank: {_RANK}\] Child process with PID \d{{1,9}} terminated with {_CODE}\.",
         rf"[Rr]ank {_RANK} crashed with {_CODE}",
+        rf"\b[Rr]ank {_RANK} (?:ended|failed|died|returned|terminated) with (?:exit )?(?:code|status) "
+        r"(?P<code>\d{1,3})\b",
         r"^= {1,9}KILLED BY SIGNAL: (?P<signal>\d{1,2}) \(",
         r"^\[[\d :\-]{10,30}\] Exit code: -(?P<signal>6|7|9|11)$",
         r"WITH THE EXIT STRING: [\w ]{1,60}\(signal (?P<signal>\d{1,2})\)",

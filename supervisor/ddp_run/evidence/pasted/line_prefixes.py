@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
+from ddp_run.evidence.lines_with import lines_with
 from ddp_run.evidence.pasted import common_prefix
 from ddp_run.evidence.traceback_text import HEADER
 from ddp_run.record.events import Rank
@@ -41,6 +42,7 @@ _LABEL = r"\[(?P<label>[a-zA-Z][\w.\-]{0,255}:\d{1,6})\]:"
 _TASK = r"\s{0,4}(?P<task>\d{1,6}): "
 _PREPENDED = r"\[(?P<prepended>\d{1,6})\] "
 """By `mpirun -prepend-rank` (MPICH, Intel MPI)."""
+_SRUNS = re.compile(r"srun: error: [\w.\-]{1,255}: tasks? (?P<tasks>\d{1,9}(?:[,\-]\d{1,9})*): ")
 _PLACES = (
     r"\[pod/(?P<pod>[\w.\-]{1,255})(?:/[\w.\-]{1,255})?\] ",
     r"(?P<service>[a-z][\w.\-]{0,100}?[-_]\d{1,9}) +\| ?",
@@ -62,7 +64,12 @@ _HEAD_CHARS = 40
 _FILE = re.compile(
     r"==> (?P<file>[^<\n]{1,1000}) <==\s*$|={3,80} ?(?P<section>[\w./\-]{1,400}[./][\w.\-]{1,100}) ?={3,80}\s*$"
 )
-_FILES = ("==> ", "===")
+_FILES = ("==> ", "===", *(f"$ {command} " for command in ("cat", "head", "less", "tail")))
+_TYPED = re.compile(
+    r"(?:[^\n$]{0,80}[\w~\])])?\$ (?P<command>\w{1,40})\b(?:[^\n|;&]{0,200} (?P<file>[\w./\-]{1,300}))?\s*$"
+)
+"""A command behind a shell's prompt; `cat`, `head`, `less` and `tail` show the file that is named last."""
+_SHOWS = frozenset({"cat", "head", "less", "tail"})
 _AGENT = re.compile(
     r"(?:[WEIDF]\d{4} [\d:.]+ .*?torch/distributed/|(?:WARNING|ERROR|INFO|DEBUG):torch\.distributed\."
     r"|\] torch\.distributed\.(?=\S+: \[(?:WARNING|ERROR|INFO)\]))(?:run|launch|launcher|elastic|rendezvous)\b"
@@ -146,15 +153,14 @@ def _ranked(by: Sequence[Writer], tasks: Mapping[Writer, Rank | None]) -> list[W
 def _before(lines: Sequence[str], mpi: bool) -> re.Pattern[str]:
     """Return the pattern of one known prefix. A time stamp is the program's own, unless a speaker or a stream follows.
 
-    A number before a colon counts if most lines have one.
+    A number before a colon counts if most lines have one, or if srun names each of them.
     """
     said = common_prefix.said_below(lines)
-    numbered = sum(1 for line in said if line[:5].strip()[:1].isdigit() and _TASKED.match(line))
-    places = [*_PLACES, *([_TASK] if numbered >= max(2, _MOST * len(said)) else [])]
+    numbered = [hit["task"] for line in said if line[:5].strip()[:1].isdigit() and (hit := _TASKED.match(line))]
+    known = len(numbered) >= max(2, _MOST * len(said)) or set(numbered) <= _sruns(lines)
+    places = [*_PLACES, *([_TASK] if numbered and known else [])]
     prepended = [line[hit.end() :] for line in said if (hit := _PREPENDS.match(line)) is not None]
-    if len(prepended) >= _MOST * len(said) and any(
-        text.startswith((HEADER, common_prefix.FRAME)) for text in prepended
-    ):
+    if all(any(text.startswith(shown) for text in prepended) for shown in (HEADER, common_prefix.FRAME)):
         places.append(_PREPENDED)  # and not a step's number
     programs = Counter(hit["program"] for line in said if (hit := _PROGRAMS.match(line)) is not None)
     if len(programs) > 1 and programs.total() >= common_prefix.NEARLY_ALL * len(said):
@@ -165,10 +171,19 @@ def _before(lines: Sequence[str], mpi: bool) -> re.Pattern[str]:
     return re.compile(rf"(?:{_STAMP})?(?:{_STREAM}|{'|'.join(places)}|(?<= )(?={_ANY_RANKS}))")
 
 
+def _sruns(lines: Sequence[str]) -> set[str]:
+    """Return the numbers of the tasks whose end srun reports."""
+    told = (hit["tasks"] for line in lines_with(("srun: error: ",), lines) if (hit := _SRUNS.search(lines[line])))
+    return {str(task) for tasks in told for task in _numbers(tasks)}
+
+
 def _below_names(texts: list[str], places: list[str | None]) -> None:
-    """Give each unnamed line the file that `tail`, `head` or a script names above it: `==> rank1.log <==`."""
+    """Give each unnamed line the file that `tail`, `head` or a script names above it: `==> rank1.log <==`, or the
+    command that shows it."""
     file: str | None = None
     for index, text in enumerate(texts):
+        typed = _TYPED.match(text) if "$ " in text else None
+        file = file if typed is None else typed["file"] if typed["command"] in _SHOWS else None
         name = _FILE.match(text)
         if name is not None:
             file, texts[index] = name[name.lastgroup or 0], ""

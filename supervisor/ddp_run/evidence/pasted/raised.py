@@ -70,7 +70,7 @@ _ORPHAN = re.compile(
     r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)|Exception|(?:[a-z_]\w*\.)+Error)"
     r"(?::(?: (?P<message>.*))?)?$"
 )
-_PYTESTS = re.compile(r"^E {3}")
+_PYTESTS = re.compile(r"^E {3,40}")
 """Before what a test raised."""
 _IN_JSON = re.compile(r'"message": "((?:[^"\\]|\\(?!n).)*)')
 """torch writes the error of a rank so (elastic/multiprocessing/errors/error_handler.py)."""
@@ -93,6 +93,8 @@ class Raised:
     ranks: tuple[Rank, ...]
     final: bool
     lines: frozenset[int]
+    elsewhere: bool = False
+    """Whether others raise it for these ranks."""
 
 
 class Exceptions:
@@ -173,11 +175,12 @@ class Exceptions:
                 self.launchers.update(indexes[printed.start : printed.index + 1])
             return None
         where = indexes[printed.index]
-        ranks = exception_chain.failed_ranks(printed.info) or self._spoken.by[where].ranks
+        failed = exception_chain.failed_ranks(printed.info)
+        ranks = failed or self._spoken.by[where].ranks
         ranks = ranks or whose.of(self._spoken, own[0], printed.info, shown)
         over = over or not (ranks or self._spoken.index.one_by_one or self._spoken.running_at() <= where)
         info = exception_chain.interrupted(printed.info) or printed.info
-        return Raised(info, where, ranks, not over, frozenset(own))
+        return Raised(info, where, ranks, not over, frozenset(own), bool(failed))
 
     def without_rank(self) -> list[Raised]:
         """Return those that name no rank, and after which nothing went on; of the program's threads, too."""
