@@ -354,6 +354,51 @@ def files(**texts: str) -> str:
             None,
             id="a folder",
         ),
+        pytest.param(
+            f'{FRAMES}  File "/app/fit.py", line 9, in get\n    raise OutOfMemoryError(f"no slot")\n'
+            "OutOfMemoryError: no slot\n",
+            "python-exception",
+            None,
+            id="a class of the program",
+        ),
+        pytest.param(
+            f'{FRAMES}  File "/app/fit.py", line 9, in get\n    raise AssertionError("codec is None")\n'
+            "AssertionError: codec is None, checkpoint file corrupt or GPU out of memory?\n",
+            "python-exception",
+            None,
+            id="a question",
+        ),
+        pytest.param(f"# Subtest\n{FRAMES}{SHAPES}ok 4 - as expected\n# pass  4\n# fail  0\n", None, None, id="TAP"),
+        pytest.param(
+            "6: bad sample 88121 -> ValueError: x_len must be positive\n6: exiting\n"
+            f"{WAITED.format(2)}{WAITED.format(4)}terminate called without an active exception\n"
+            "srun: error: dgx07: tasks 2,4: Aborted\nsrun: error: dgx07: task 6: Exited with exit code 1\n",
+            "python-exception",
+            6,
+            id="the tasks that srun names",
+        ),
+        pytest.param(f"a\nb\nc\nd\n{of('[3] ', FRAMES + SHAPES)}", "checkpoint-mismatch", 3, id="a few labels"),
+        pytest.param(
+            f"[me@n1 ~]$ tail -n 9 logs/rank_1.err\n{FRAMES}{SHAPES}[me@n1 ~]$ date\n",
+            "checkpoint-mismatch",
+            1,
+            id="a file that a command shows",
+        ),
+        pytest.param(f"{FRAMES}{FILE}rank 1 ended with status 1, rank 0 stopped\n", "file-not-found", 1, id="words"),
+        pytest.param(
+            "0: Traceback (most recent call last):\n"
+            + of(
+                "0: ",
+                '  File "/app/fit.py", line 3, in save\n    dcp.save(state)\ntorch.distributed.checkpoint.api.'
+                "CheckpointException: CheckpointException ranks:dict_keys([11])\nTraceback (most recent call last): "
+                f'(RANK 11)\n  File "/env/site-packages/torch/distributed/checkpoint/filesystem.py", line 4, in '
+                f"write\n    os.fsync(0)\n{FILE}",
+            )
+            + "srun: error: n0: tasks 0-7: Exited with exit code 1\nsrun: error: n1: tasks 8-15: Terminated\n",
+            "file-not-found",
+            11,
+            id="one that was ended for what others raise",
+        ),
         pytest.param(STOPPED, "preempted-sigterm", None, id="survived for hours before the limit"),
         pytest.param(AGAIN, None, None, id="resumed"),
         pytest.param(AGAIN + FRAMES + SHAPES, "checkpoint-mismatch", None, id="resumed in vain"),

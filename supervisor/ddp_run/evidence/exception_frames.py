@@ -31,7 +31,13 @@ def is_own(exception: ExceptionInfo) -> bool:
     """
     name = exception.type.rpartition(".")[2]
     says_nothing = "." in exception.type or name in _FOR_ANYTHING
-    return says_nothing and raised_by_program(exception, f"{name}(")
+    return of_main(exception) or (says_nothing and raised_by_program(exception, f"{name}("))
+
+
+def of_main(exception: ExceptionInfo) -> bool:
+    """Whether the program's own code raised a class without a module that isn't Python's: one of its main module."""
+    own = "." not in exception.type and not hasattr(builtins, exception.type)
+    return own and raised_by_program(exception, f"{exception.type}(")
 
 
 def raised_by_program(exception: ExceptionInfo, what: str = "") -> bool:

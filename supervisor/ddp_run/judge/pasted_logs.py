@@ -60,7 +60,7 @@ def _revives(joined: Verdict, found: Verdict, logs: Sequence[Log]) -> bool:
 
 def _says_more(joined: Verdict, found: Verdict) -> bool:
     more, rule = rule_named(joined.cause), rule_named(found.cause)
-    if more is None or _is_vague(joined):
+    if more is None or _is_vague(joined) or (more.end == "waited" and _raised(found) is not None):
         return False
     return rule is None or rule.end != "crashed" or explains(more, rule)
 

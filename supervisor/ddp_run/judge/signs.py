@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from re import Match, Pattern
 
 from ddp_run.evidence.exception_chain import chain, is_no_cause, may_be_handled, only_mentions, origin_of, words_of
-from ddp_run.evidence.exception_frames import is_own, statement
+from ddp_run.evidence.exception_frames import is_own, of_main, statement
 from ddp_run.evidence.literals import longest
 from ddp_run.evidence.model import Death, Evidence, LogText, Quote
 from ddp_run.evidence.went_on import WentOn
@@ -230,7 +230,7 @@ def in_exception(death: Death, signs: Sequence[Sign]) -> Hit | None:
     for link in chain(raised):
         if is_no_cause(link, raised):
             continue
-        name = link.type.rpartition(".")[2]
+        name = "" if of_main(link) else link.type.rpartition(".")[2]
         said = f"{link.type}: {link.message}" if link.message else link.type
         for sign in signs:  # a KeyError's message is a key
             match = sign.search(said) if name in sign.types or not (sign.types or name == "KeyError") else None
