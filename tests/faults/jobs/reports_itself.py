@@ -41,7 +41,7 @@ def told():
         except KeyError as error:
             said = [error if HOW == "the-exception" else f"{type(error).__name__}: {error}"]
     dist.broadcast_object_list(said, src=FAULTY)
-    time.sleep(0.3 if RANK == FAULTY else 0)
+    time.sleep(0.1 if RANK == FAULTY else 0)
     return said[0]
 
 
