@@ -399,6 +399,58 @@ def files(**texts: str) -> str:
             11,
             id="one that was ended for what others raise",
         ),
+        pytest.param(
+            f"{FRAMES}UnicodeEncodeError: 'ascii' codec can't encode\nCall stack:\n"
+            "  File \"/app/fit.py\", line 71, in <module>\n    main()\nMessage: '%s'\nArguments: (1,)\n",
+            None,
+            None,
+            id="what logging could not write",
+        ),
+        pytest.param(
+            f'####################\n#  when your job dies  #\n#  "No space left on device" -> clean /scratch\n'
+            f"####################\n{of('[rank4]: ', LOST)}srun: error: Node failure on c3\n",
+            "node-failed",
+            None,
+            id="a framed note",
+        ),
+        pytest.param(
+            '  guards: {on_oom: "CUDA out of memory -> halve", on_nan: "Loss is nan, stopping training"}\n'
+            "Could not override 'optim.lr_warmup'.\nKey 'lr_warmup' is not in struct\n",
+            "bad-arguments",
+            None,
+            id="a printed configuration",
+        ),
+        pytest.param(
+            "2025-02-17 06:00:04,120 WARN exited: exporter (exit status 1; not expected)\n"
+            "OSError: [Errno 98] Address already in use: ('0.0.0.0', 9400)\n"
+            "2025-02-17 09:48:13,764 WARN exited: trainer (terminated by SIGSEGV (core dumped); not expected)\n",
+            "segfault",
+            None,
+            id="supervisord's programs",
+        ),
+        pytest.param(
+            "=== FAILURES ===\n>       assert abs(a - b) < 1e-3\nE       assert 0.0214 < 0.001\n\ntests/test_auc.py:58"
+            ": AssertionError\n--- Captured log call ---\nWARNING  mem.py:30 simulated: CUDA out of memory.\n",
+            "python-exception",
+            None,
+            id="a test that failed",
+        ),
+        pytest.param(
+            KILLED.replace("exitcode  : -9", "exitcode  : 1").replace("exitcode: -9", "exitcode: 1")
+            + BOX.replace("-9", "-6").replace("Root Cause (first observed failure)", "Failures"),
+            "peer-died",
+            2,
+            id="one that left, and one that aborted for it",
+        ),
+        pytest.param(
+            '[rank5]: Traceback (most recent call last):\n[rank5]:   File "/ws/sim/train.py", line 1, in <module>\n'
+            '[rank5]:     run()\n[rank5]:   File "/ws/sim/src/sim/ray/exceptions.py", line 12, in get\n[rank5]:     '
+            "raise ActorDiedError(key)\n[rank5]: sim.ray.exceptions.ActorDiedError: The actor died unexpectedly before "
+            "finishing this task: 14\n",
+            "python-exception",
+            5,
+            id="a package in src",
+        ),
         pytest.param(STOPPED, "preempted-sigterm", None, id="survived for hours before the limit"),
         pytest.param(AGAIN, None, None, id="resumed"),
         pytest.param(AGAIN + FRAMES + SHAPES, "checkpoint-mismatch", None, id="resumed in vain"),

@@ -198,7 +198,7 @@ def _is_of_program(link: ExceptionInfo, exception: ExceptionInfo) -> bool:
     package, (raised_in, _function) = link.type.partition(".")[0], frames(link.traceback)[-1]
     place = re.match(rf"(.*/){re.escape(package)}(?:/|\.py$)", raised_in)
     program = next((file for file, _function in frames(exception.traceback) if not is_library(file)), "")
-    return place is not None and program.startswith(place[1])
+    return place is not None and program.startswith(place[1].removesuffix("/src/"))
 
 
 def dealt_with(link: ExceptionInfo, exception: ExceptionInfo) -> bool:

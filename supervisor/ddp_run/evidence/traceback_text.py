@@ -167,7 +167,7 @@ def _traceback(lines: Sequence[str], start: int, header: re.Match[str]) -> Print
     text = [stripped for line in lines[start:own] if (stripped := prefix.strip(line)) is not None]
     text += [member for line in lines[own:end] if (member := prefix.of_member(line)) is not None]
     before = lines[max(0, start - 2) : start + 1]
-    ignored = any(map(says_ignored, before))
+    ignored = any(map(says_ignored, before)) or "Call stack:" in lines[index + 1 : end + 1]  # logging's
     final = not ignored and not any(_THREAD in line for line in before)
     info = ExceptionInfo(said["type"], message, frame.file, frame.line, frame.function, _body(header, text))
     return Printed(info, index, start, end, final, ignored)

@@ -132,6 +132,8 @@ _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         rf"[Rr]ank {_RANK} crashed with {_CODE}",
         rf"\b[Rr]ank {_RANK} (?:ended|failed|died|returned|terminated) with (?:exit )?(?:code|status) "
         r"(?P<code>\d{1,3})\b",
+        # supervisord's
+        r"exited: [\w.\-:]{1,100} \((?:terminated by (?P<signal>SIG\w+)|exit status (?P<code>\d{1,3}); not expected)",
         r"^= {1,9}KILLED BY SIGNAL: (?P<signal>\d{1,2}) \(",
         r"^\[[\d :\-]{10,30}\] Exit code: -(?P<signal>6|7|9|11)$",
         r"WITH THE EXIT STRING: [\w ]{1,60}\(signal (?P<signal>\d{1,2})\)",

@@ -70,8 +70,8 @@ _ORPHAN = re.compile(
     r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)|Exception|(?:[a-z_]\w*\.)+Error)"
     r"(?::(?: (?P<message>.*))?)?$"
 )
-_PYTESTS = re.compile(r"^E {3,40}")
-"""Before what a test raised."""
+_PYTESTS = re.compile(r"^(?:E {3,40}|(?P<file>[\w./\-]{1,400}\.py):(?P<line>\d{1,9}): (?=\w{1,80}$))")
+"""Before what a test raised, and where."""
 _IN_JSON = re.compile(r'"message": "((?:[^"\\]|\\(?!n).)*)')
 """torch writes the error of a rank so (elastic/multiprocessing/errors/error_handler.py)."""
 _FRAME = '  File "'
@@ -252,7 +252,9 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
     for position in candidates[-_MOST_ORPHANS:]:
         index = indexes[position]
         said = spoken.lines[index]
-        line = _PYTESTS.sub("", once(said[spoken.by[index].start :].strip()))
+        line = once(said[spoken.by[index].start :].strip())
+        tests = _PYTESTS.match(line)
+        line = line[tests.end() :] if tests is not None else line
         quoted = _IN_JSON.match(line)
         line = quoted[1] if quoted is not None else line
         hit = _ORPHAN.match(line)
@@ -263,7 +265,7 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
         lines = [spoken.lines[k] for k in indexes[max(0, position - _BEFORE) : position]]
         places = [place for text in lines if _FRAME in text for place in PLACE.finditer(text)]
         own = [place for place in places if not traceback_text.is_library(place["file"])] or places
-        place = own[-1] if own else None
+        place = own[-1] if own else tests if tests is not None and tests["file"] else None
         below = indexes[position + 1 : position + 1 + _MESSAGE_LINES]
         following = [spoken.lines[k] for k in below if spoken.by[k][:2] == spoken.by[index][:2]]
         went_on = went_on or WentOn([spoken.lines[k] for k in indexes])
@@ -272,7 +274,7 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
             _message(hit["message"] or "", following),
             place["file"] if place else None,
             int(place["line"]) if place else None,
-            place["function"] if place else None,
+            place.groupdict().get("function") if place else None,
             "\n".join([*lines[_first_frame(lines) :], line]),
         )
         if _is_launchers(info) or OF_A_THREAD in info.traceback:

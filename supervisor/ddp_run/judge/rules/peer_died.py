@@ -82,10 +82,12 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 def _may_follow(death: Death, attempt: Evidence) -> bool:
     """Whether a lost peer can explain its end: a process that aborts for that prints an uncaught exception. Without
     one, it aborted on its own, and the lines about lost connections in the shared log are its peers'. A lost peer never
-    causes a crash, nor SIGKILL.
+    causes a crash, nor SIGKILL. Nor are those lines of one that just exits, if others aborted.
     """
     if not death.crashed:
-        return not (attempt.logs_only and death.code == -signal.SIGKILL)
+        aborted = any(other.code == -signal.SIGABRT for other in attempt.deaths)
+        own = death.code == -signal.SIGKILL or (aborted and (death.code or 0) > 0)
+        return not (attempt.logs_only and own)
     said = death.stderr.ending(LAST_WORDS).lines
     return death.code == -signal.SIGABRT and any(_ABORTS.search(line) for line in said)
 
