@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from ddp_run.evidence.at_once import once
 from ddp_run.evidence.line_prefix import Prefix
 from ddp_run.evidence.lines_with import lines_with
+from ddp_run.evidence.shell_prompt import PROMPT
 from ddp_run.record.events import ExceptionInfo
 
 HEADER = "Traceback (most recent call last)"
@@ -46,8 +47,7 @@ _IGNORED = re.compile(r"Exception ignored in|--- Logging error ---")
 _THREAD = "Exception in thread "
 _OTHER_SPEAKER = re.compile(
     r"^(?!\[ERROR\] [\d:\-]{10,30} \(PID:)"  # torch_npu's own messages continue like this
-    r"(?:[\w.\-]{1,60}@[\w.\-]{1,60}[:~ ][^\n$#%]{0,80}[$#%] "  # a shell's prompt
-    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:|\[?\d\d/\d\d/\d{4} \d\d:"
+    rf"(?:{PROMPT}|\[?\d{{4}}-\d\d-\d\d[T ]\d\d:|\[?\d\d/\d\d/\d{{4}} \d\d:"
     r"|\[?\d\d:\d\d:\d\d[\], ]|\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[\]: |]"
     r"|\[?[EWIF]\d{4} |\[(?:rank\d+\]:)?\[?[EWIF]\d* |Exception (?:ignored|in thread)|\s*\d+%\||\w+Warning: "
     r"|(?:make(?:\[\d{1,9}\])?|srun|slurmstepd): |#{2,6} )"  # or a script's heading

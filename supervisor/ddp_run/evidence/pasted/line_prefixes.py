@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from ddp_run.evidence.lines_with import lines_with
 from ddp_run.evidence.pasted import common_prefix
+from ddp_run.evidence.shell_prompt import PROMPT
 from ddp_run.evidence.traceback_text import HEADER
 from ddp_run.record.events import Rank
 
@@ -65,9 +66,7 @@ _FILE = re.compile(
     r"==> (?P<file>[^<\n]{1,1000}) <==\s*$|={3,80} ?(?P<section>[\w./\-]{1,400}[./][\w.\-]{1,100}) ?={3,80}\s*$"
 )
 _FILES = ("==> ", "===", *(f"$ {command} " for command in ("cat", "head", "less", "tail")))
-_TYPED = re.compile(
-    r"(?:[^\n$]{0,80}[\w~\])])?\$ (?P<command>\w{1,40})\b(?:[^\n|;&]{0,200} (?P<file>[\w./\-]{1,300}))?\s*$"
-)
+_TYPED = re.compile(rf"(?:{PROMPT}|\$ )(?P<command>\w{{1,40}})\b(?:[^\n|;&]{{0,200}} (?P<file>[\w./\-]{{1,300}}))?\s*$")
 """A command behind a shell's prompt; `cat`, `head`, `less` and `tail` show the file that is named last."""
 _SHOWS = frozenset({"cat", "head", "less", "tail"})
 _AGENT = re.compile(

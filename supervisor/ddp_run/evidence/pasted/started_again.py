@@ -14,6 +14,7 @@ from itertools import accumulate
 
 from ddp_run.evidence.lines_with import lines_with
 from ddp_run.evidence.pasted.spoken_text import SpokenText
+from ddp_run.evidence.shell_prompt import PROMPT
 from ddp_run.evidence.went_on import form_of, shows_life
 
 _WORD = re.compile(r"[A-Za-z_]{3,}")
@@ -35,10 +36,10 @@ _NEVER = "~"
 _BEGINNING = 400
 """A job's first lines."""
 _BANNER = re.compile(r"[#=*~>+\-]{3}")
-_COMMAND = re.compile(r"\+ \w|[^\n@]{1,40}@\w[^\n$#%]{0,60}[$#%] \w")
+_COMMAND = re.compile(rf"(?:\+ |{PROMPT})\w")
 """A shell's, traced or behind its prompt."""
 _TYPED = re.compile(
-    r"(?:\([\w.\-]{1,40}\) )?[^\s@]{1,40}@[\w.\-]{1,60}:[^\s$#%]{1,200}[$#%] (?:\w{1,60}=\S{0,200} ){0,8}"
+    rf"{PROMPT}(?:\w{{1,60}}=\S{{0,200}} ){{0,8}}"
     r"(?:torchrun|accelerate|deepspeed|ddp-run|srun|mpirun|python[\d.]{0,5} (?:-m )?[\w./\-]{1,200})\b"
     r"[^\n]{0,400}(?<!&)$"
 )
