@@ -451,6 +451,30 @@ def files(**texts: str) -> str:
             5,
             id="a package in src",
         ),
+        pytest.param(
+            RAYS.format("RayTrainWorker").replace(
+                "Setting up process group for: env:// [rank=2, world_size=4]",
+                "[rank=6, local_rank=2] cuda:2 NVIDIA A10G",
+            ),
+            "checkpoint-mismatch",
+            6,
+            id="a name with another beside it",
+        ),
+        pytest.param(
+            f"E1 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: -9) local_rank: 1 (pid: 860) "
+            f"of binary: /v/bin/python\n{BOX}[Mon Sep 14 12:57:20 2026] java invoked oom-killer: order=0\n"
+            "[Mon Sep 14 12:57:20 2026] Memory cgroup out of memory: Killed process 9931 (java) total-vm:12093316kB\n",
+            "unknown",
+            1,
+            id="another program's memory",
+        ),
+        pytest.param(
+            f"user@exo-1:~/transit$ ./run2.sh\n{of('[rank5]: ', FRAMES + SHAPES)}"
+            f"user@exo-1:~/transit$ ./run2.sh --epochs 90\n{FRAMES}{FILE}user@exo-1:~/transit$ \n",
+            "file-not-found",
+            None,
+            id="a script that was started again",
+        ),
         pytest.param(STOPPED, "preempted-sigterm", None, id="survived for hours before the limit"),
         pytest.param(AGAIN, None, None, id="resumed"),
         pytest.param(AGAIN + FRAMES + SHAPES, "checkpoint-mismatch", None, id="resumed in vain"),

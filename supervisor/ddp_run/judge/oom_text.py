@@ -39,7 +39,6 @@ _SCHEDULERS = (
 """A scheduler says that it kills a job for its memory use."""
 _TOLD = meaning(
     *_SCHEDULERS,
-    like(r"\w invoked oom-killer: "),
     # not Ray's guess, which is the same for every worker that ends
     like(r"(?<!\(1\) the process was )killed by the OOM killer"),
     Sign("Failed with result 'oom-kill'"),
@@ -63,7 +62,9 @@ _TOLD = meaning(
     like(r"(?<![\w.])OUT_OF_MEMORY\b"),
     like(r"earlyoom\[\d+\]: sending SIG(?:KILL|TERM) to process"),
 )
-SIGNS: tuple[Sign, ...] = (*_NAMED, *_COUNTS, *_TOLD)
+_INVOKED = like(r"\w invoked oom-killer: ")
+"""The process that asked for memory; another one may be killed."""
+SIGNS: tuple[Sign, ...] = (*_NAMED, *_COUNTS, *_TOLD, _INVOKED)
 
 
 def named(log: LogText, pid: int | None) -> Quote | None:
@@ -86,7 +87,8 @@ def told(logs: Iterable[LogText], *, of_python: bool = False) -> Quote | None:
     `of_python`: the kernel's lines count only for Python's processes, since it names each one that it kills.
     """
     texts = list(logs)
-    for signs in (_TOLD, _NAMED):
+    named = any(every(text, *_NAMED) for text in texts)
+    for signs in (_TOLD, _NAMED, () if named else (_INVOKED,)):
         hits = [hit for text in texts for sign in signs for hit in every(text, sign)]
         found = [hit.quote for hit in hits if not of_python or _PYTHONS.match(hit["program"] or "python")]
         if found:

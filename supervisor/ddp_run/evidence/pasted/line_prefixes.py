@@ -29,7 +29,7 @@ _COLOURS_REST = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3}){0,5})?m")
 _RANKS = re.compile(r"\[[A-Za-z_]+?(?P<ranks>\d{1,9}(?:[-,]\d{1,9})*)\]: ?")
 _NAMED = re.compile(
     r"(?:\[?\(?(?:[Ll]ocal[_ ])?(?:rank|Rank|RANK)[ :=_#]{0,2}(?P<ranks>\d{1,9})[\])]?:?|\[r(?P<short>\d{1,6})\]:?)"
-    r"(?=[\s\]:|]|$)"
+    r"(?=[\s\]:|]|$|, \w{1,20}=)"
 )
 """As programs and their loggers name their rank: `rank 3:`, `[local_rank=3]`, `[r3]`."""
 _STAMP = r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]? "

@@ -40,7 +40,8 @@ _COMMAND = re.compile(rf"(?:\+ |{PROMPT})\w")
 """A shell's, traced or behind its prompt."""
 _TYPED = re.compile(
     rf"{PROMPT}(?:\w{{1,60}}=\S{{0,200}} ){{0,8}}"
-    r"(?:torchrun|accelerate|deepspeed|ddp-run|srun|mpirun|python[\d.]{0,5} (?:-m )?[\w./\-]{1,200})\b"
+    r"(?:torchrun|accelerate|deepspeed|ddp-run|srun|mpirun"
+    r"|(?:(?:ba)?sh |\./|python[\d.]{0,5} (?:-m )?)[\w./\-]{1,200})\b"
     r"[^\n]{0,400}(?<!&)$"
 )
 """A program that a user starts in the foreground."""
