@@ -87,7 +87,7 @@ def until(spoken: SpokenText) -> int:
         if states and states[-1][1] == "COMPLETED":
             return states[-1][0] + 1
     passed = [index for index, line in enumerate(spoken.lines) if _TESTS in line and _PASSED.search(line)]
-    passed += [*_unittests(spoken.lines), *_of_tap(spoken.lines)]
+    passed += _all_passed(spoken.lines)
     told_0 = -1 if spoken.index.one_by_one else told_of_0(spoken)  # of several files, it is the last one's
     reported = max(failed, default=-1)
     again = _ran_again(spoken, reported, told_0) if reported >= 0 else _left_with_0(spoken, told_0)
@@ -95,15 +95,14 @@ def until(spoken: SpokenText) -> int:
     return max([*over, *(index + 1 for index in passed)])
 
 
-def _unittests(lines: Sequence[str]) -> Iterator[int]:
-    """Yield the lines that say that all tests of a run of unittest passed: `OK`, a blank line below their number."""
-    ran = (index for index in lines_with(("Ran ",), lines) if _RAN.match(lines[index]))
-    return (index + 2 for index in ran if "".join(lines[index + 1 : index + 3]).strip()[:2] == "OK")
-
-
-def _of_tap(lines: Sequence[str]) -> Iterator[int]:
-    """Yield the last line of TAP's counts of tests if none failed: `# pass 4`, then `# fail 0`."""
-    return (k for k in lines_with(("# fail",), lines) if _NONE_FAILED.search(lines[k]) and "# pass" in lines[k - 1])
+def _all_passed(lines: Sequence[str]) -> Iterator[int]:
+    """Yield the lines that say that all tests of a run of unittest passed: `OK`, a blank line below their number; and
+    the last line of TAP's counts if none failed: `# pass 4`, then `# fail 0`."""
+    for index in lines_with(("Ran ", "# fail"), lines):
+        if _RAN.match(lines[index]) and "".join(lines[index + 1 : index + 3]).strip()[:2] == "OK":
+            yield index + 2
+        elif _NONE_FAILED.search(lines[index]) and "# pass" in lines[index - 1]:
+            yield index
 
 
 def _left_with_0(spoken: SpokenText, told: int) -> int:

@@ -58,7 +58,7 @@ def ranked(texts: Sequence[str], by: Sequence[Writer]) -> list[Writer]:
     nameless = [index for index, each in enumerate(by) if not (each.ranks or each.agent)]
     places = {by[k].place for k in nameless}
     said = {place: int(hit["rank"]) for place in places if place and (hit := _NAMED_PLACE.search(place))}
-    said |= _alone_there(by)
+    said |= _alone_there(by) if places != {None} else {}
     named = [
         index
         for index, text in enumerate(texts)

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import islice
 from typing import NamedTuple
 
 from ddp_run.evidence.lines_with import lines_with
@@ -92,6 +93,8 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 _OF_RANK = re.compile(r"(?:^|[/_.\-])rank[_.\-]?(\d{1,9})(?:[/_.\-][^/]{0,40})?$")
 _MOST_NAMED = 4096
 """The most ranks that one line can name."""
+_MOST_REPORTS = 64
+"""The most of srun's reports that are read for the numbers of tasks."""
 _LAYERS = 4
 _AGENT_WORDS = (
     *("torch.distributed.elastic", "torch/distributed/elastic/", "torch/distributed/launcher/", "Root Cause (first"),
@@ -158,7 +161,8 @@ def _before(lines: Sequence[str], mpi: bool) -> re.Pattern[str]:
     numbered = [hit["task"] for line in said if line[:5].strip()[:1].isdigit() and (hit := _TASKED.match(line))]
     known = len(numbered) >= max(2, _MOST * len(said)) or set(numbered) <= _sruns(lines)
     places = [*_PLACES, *([_TASK] if numbered and known else [])]
-    prepended = [line[hit.end() :] for line in said if (hit := _PREPENDS.match(line)) is not None]
+    opened = (line for line in said if line.startswith("["))
+    prepended = [line[hit.end() :] for line in opened if (hit := _PREPENDS.match(line)) is not None]
     if all(any(text.startswith(shown) for text in prepended) for shown in (HEADER, common_prefix.FRAME)):
         places.append(_PREPENDED)  # and not a step's number
     programs = Counter(hit["program"] for line in said if (hit := _PROGRAMS.match(line)) is not None)
@@ -173,7 +177,7 @@ def _before(lines: Sequence[str], mpi: bool) -> re.Pattern[str]:
 def _sruns(lines: Sequence[str]) -> set[str]:
     """Return the numbers of the tasks whose end srun reports."""
     told = (hit["tasks"] for line in lines_with(("srun: error: ",), lines) if (hit := _SRUNS.search(lines[line])))
-    return {str(task) for tasks in told for task in _numbers(tasks)}
+    return {str(task) for tasks in islice(dict.fromkeys(told), _MOST_REPORTS) for task in _numbers(tasks)}
 
 
 def _below_names(texts: list[str], places: list[str | None]) -> None:

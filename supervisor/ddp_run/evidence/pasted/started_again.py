@@ -58,20 +58,21 @@ def at(spoken: SpokenText, reports: Set[int]) -> int:
     """
     if spoken.index.one_by_one:
         return 0
-    return max(_repeated(spoken, reports), _typed(spoken, reports), _resumed(spoken, reports))
+    told = lines_with(("$ ", "# ", "% ", "esum"), spoken.lines)
+    return max(_repeated(spoken, reports), _typed(spoken, told, reports), _resumed(spoken, told, reports))
 
 
-def _resumed(spoken: SpokenText, reports: Set[int]) -> int:
+def _resumed(spoken: SpokenText, told: Sequence[int], reports: Set[int]) -> int:
     """Return the index of the last line that says from where the job resumes, later in time than an end."""
     first_end = min(reports, default=len(spoken.lines))
-    says = [k for k in lines_with(("esum",), spoken.lines) if k > first_end and _RESUMES.search(spoken.lines[k])]
-    return max(says[-1:] if says and says[-1] in _later(spoken, first_end) else [], default=0)
+    says = [k for k in told if k > first_end and _RESUMES.search(spoken.lines[k])]
+    return says[-1] if says and says[-1] in _later(spoken, first_end) else 0
 
 
-def _typed(spoken: SpokenText, reports: Set[int]) -> int:
+def _typed(spoken: SpokenText, told: Sequence[int], reports: Set[int]) -> int:
     """Return the index of the last start of a program behind a shell's prompt, if an end is reported below it: what was
     started before had ended by then."""
-    typed = (k for k in lines_with(("$ ", "# ", "% "), spoken.lines) if _TYPED.match(spoken.lines[k]))
+    typed = (k for k in told if _TYPED.match(spoken.lines[k]))
     return max((k for k in typed if k < max(reports, default=0)), default=0)
 
 
