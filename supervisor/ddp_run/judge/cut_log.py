@@ -107,7 +107,7 @@ def _with_what_the_missing_said(end: LogEnd, strict: Verdict) -> Verdict:
         if end.spoken.numbers[sign.index] < told
         and not (sign.finding.rule.consequence or sign.finding.rule.end == "waited")
     ]
-    said = _strongest(sign for sign in before if sign.rank == missing or end.says_of(sign.index, missing))
+    said = _strongest(sign for sign in before if sign.rank == missing)
     if said is not None:
         return _with(strict, said, MISSED)
     nobodys = _strongest(sign for sign in before if sign.rank is None and sign.exception is not None)

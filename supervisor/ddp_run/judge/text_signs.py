@@ -147,10 +147,6 @@ class LogEnd:
         """The ranks that this line names as its writer."""
         return self.spoken.by[place].ranks if (place := self._place(line)) >= 0 else ()
 
-    def says_of(self, index: int, rank: Rank) -> bool:
-        """Whether the line at this index names the rank as its writer, or its logger does."""
-        return rank in labels.ranks_of(self.spoken.lines[index], self.spoken.by[index])
-
     def went_on_after(self, line: int) -> bool:
         """Whether a process kept writing after this line of the only log, like programs that go on or end normally."""
         return len(set(self.spoken.sources)) == 1 and self._went_on.after_line(self._place(line))
@@ -195,9 +191,9 @@ def _frames(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> 
     if torn is None:
         return
     info, index = torn.exception, indexes[-1]
-    rank = _alone(next(spoken.by[k].ranks for k in indexes if spoken.numbers[k] == torn.quote.line))
     if raised.says_a_launcher(info.traceback or "") or raised.OF_A_THREAD in (info.traceback or ""):
         return
+    rank = _alone(next(spoken.by[k].ranks for k in indexes if spoken.numbers[k] == torn.quote.line))
     if info.type:
         death = Death(rank=rank, exception=info, stderr=spoken.text(indexes))
         yield from (TextSign(found, index, rank, info) for found in _asked(death, everything))

@@ -68,18 +68,18 @@ class _Written:
     def __init__(self, spoken: SpokenText, exceptions: Sequence[Raised]) -> None:
         self._spoken = spoken
         self._nobodys = {index: raised.info for raised in exceptions if not raised.ranks for index in raised.lines}
-        self._elsewhere = [raised for raised in exceptions if raised.elsewhere]
+        self._elsewhere = {index: raised.ranks for raised in exceptions if raised.elsewhere for index in raised.lines}
         self._shown = {id(raised.info): raised.index for raised in exceptions}
         self._forms: dict[int, str] = {}
 
     def by(self, death: Death) -> Death:
         """Remove others' tracebacks from its possible lines, and the others' continuous output after them."""
         spoken, shown = self._spoken, self._shown.get(id(death.exception))
-        others = {index for each in self._elsewhere if death.rank not in each.ranks for index in each.lines}
-        if not self._nobodys and not others and (shown is None or death.rank is None):
+        if not (self._nobodys or self._elsewhere) and (shown is None or death.rank is None):
             return death
         said = spoken.of(death.rank)
-        others |= {index for index in said if index in self._nobodys and self._nobodys[index] != death.exception}
+        others = {index for index in said if index in self._nobodys and self._nobodys[index] != death.exception}
+        others |= {index for index in said if death.rank not in self._elsewhere.get(index, (death.rank,))}
         if shown is not None and death.rank is not None:
             later = [index for index in said if index > shown and not spoken.by[index].ranks]
             forms = Counter(map(self._form, later))
@@ -126,7 +126,7 @@ def _told_elsewhere(spoken: SpokenText, begin: int, known: set[Rank | None]) -> 
     ended = [each for each in launcher_text.ends(spoken.lines) if each.index >= begin]
     named = [each for each in ended if each.rank is not None and each.rank not in known]
     together = Counter(each.index for each in named)
-    if all(each.code > 0 and together[each.index] > 1 and not spoken.index.own(each.rank) for each in named):
+    if all(each.code > 0 and together[each.index] > 1 and each.rank not in spoken.index.by_rank for each in named):
         named = []  # of ranks that left together, and wrote nothing that is known as theirs, none left first
     deaths = []
     for each in dict.fromkeys(replace(one, index=0) for one in named):

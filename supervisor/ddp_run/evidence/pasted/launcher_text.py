@@ -56,12 +56,13 @@ def ends(lines: Sequence[str]) -> tuple[Ended, ...]:
     found: list[Ended] = []
     whole = "\n".join(lines)
     forms = [(words, form) for words, form in _FORMS if words in whole]
+    one_host = _ONE_HOST.search(whole) is not None
     for index, line in enumerate(lines if forms else ()):
         hits = (_search(form, lines, index) for words, form in forms if words in line)
         hit = next((hit for hit in hits if hit is not None), None)
         code = _code(hit) if hit is not None else 0
         if hit is not None and code:
-            ranks = islice(_ranks(hit, whole), max(1, _MOST_ENDS - len(found)))
+            ranks = islice(_ranks(hit, one_host), max(1, _MOST_ENDS - len(found)))
             found += [Ended(index, rank, code, hit.groupdict().get("host")) for rank in ranks]
     return tuple(found)
 
@@ -71,9 +72,9 @@ def _search(form: re.Pattern[str], lines: Sequence[str], index: int) -> re.Match
     return form.search(lines[index] if r"\n" not in form.pattern else "\n".join(lines[index : index + 2]))
 
 
-def _ranks(hit: re.Match[str], whole: str) -> Iterator[Rank | None]:
+def _ranks(hit: re.Match[str], one_host: bool) -> Iterator[Rank | None]:
     said = hit.groupdict()
-    named = said.get("ranks") or (said.get("local") if _ONE_HOST.search(whole) else None)
+    named = said.get("ranks") or (said.get("local") if one_host else None)
     if named is None:
         yield None
     for first, last in _TASKS.findall(named or ""):

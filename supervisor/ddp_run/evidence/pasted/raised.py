@@ -111,6 +111,7 @@ class Exceptions:
         self.ignored: set[int] = set()
         self._of_threads: list[Raised] = []
         self._spoken = spoken
+        self._whose = whose.Namer(spoken)
         self._said = [index for index, each in enumerate(spoken.by) if not each.agent]
         self._taken: set[int] = set()
         self._survived: set[tuple[str, str]] = set()
@@ -177,7 +178,7 @@ class Exceptions:
         where = indexes[printed.index]
         failed = exception_chain.failed_ranks(printed.info)
         ranks = failed or self._spoken.by[where].ranks
-        ranks = ranks or whose.of(self._spoken, own[0], printed.info, shown)
+        ranks = ranks or self._whose.of(own[0], printed.info, shown)
         over = over or not (ranks or self._spoken.index.one_by_one or self._spoken.running_at() <= where)
         info = exception_chain.interrupted(printed.info) or printed.info
         return Raised(info, where, ranks, not over, frozenset(own), bool(failed))

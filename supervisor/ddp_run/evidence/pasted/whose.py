@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 
 from ddp_run.evidence.pasted.labels import ranks_of
 from ddp_run.evidence.pasted.line_prefixes import OF_PROCESS
@@ -27,36 +28,44 @@ _FAILED_ON = re.compile(rf"^CheckpointException ranks:dict_keys\(\[(\d{{1,9}})|{
 """torch.distributed.checkpoint's, about the rank that failed, in what it raises on all of them."""
 
 
-def of(spoken: SpokenText, start: int, info: ExceptionInfo, shown: str) -> tuple[Rank, ...]:
-    """Return it as a parent, a launcher, torch or a logger says it; empty if none does.
+class Namer:
+    """Says of which rank an exception is, as a parent, torch, a launcher or a logger tells it."""
 
-    `start`: the exception's first line; `shown`: all that is shown of it, with what was raised from it.
-    """
-    return _spawned(spoken.lines, start) or named(info) or _of_process(spoken, shown) or _logged_by(spoken, start - 1)
+    def __init__(self, spoken: SpokenText) -> None:
+        self._spoken = spoken
 
+    def of(self, start: int, info: ExceptionInfo, shown: str) -> tuple[Rank, ...]:
+        """Return its rank; empty if nothing tells it.
 
-def _spawned(lines: Sequence[str], start: int) -> tuple[Rank, ...]:
-    """Return the rank of a child whose traceback its parent prints from this line on."""
-    for line in lines[max(0, start - 3) : start]:
-        hit = _SPAWNED.search(line)
-        if hit:
-            return (Rank(int(hit["rank"])),)
-    return ()
+        `start`: the exception's first line; `shown`: all that is shown of it, with what was raised from it.
+        """
+        return self._spawned(start) or named(info) or self._of_process(shown) or self._logged_by(start - 1)
 
+    def _spawned(self, start: int) -> tuple[Rank, ...]:
+        """Return the rank of a child whose traceback its parent prints from this line on."""
+        for line in self._spoken.lines[max(0, start - 3) : start]:
+            hit = _SPAWNED.search(line)
+            if hit:
+                return (Rank(int(hit["rank"])),)
+        return ()
 
-def _of_process(spoken: SpokenText, traceback: str) -> tuple[Rank, ...]:
-    """Return the rank of Ray's process from which an exception came, if that names itself elsewhere."""
-    pids = _RAYS.findall(traceback)[::-1]
-    ranks = {each.place: each.ranks for each in spoken.by if each.ranks and each.place} if pids else {}
-    started = (_RAYS_WORKER.search(line) for line in spoken.lines if pids and " world_rank=" in line)
-    ranks |= {f"{OF_PROCESS}{hit['pid']}": (Rank(int(hit["rank"])),) for hit in started if hit is not None}
-    return next((known for pid in pids if (known := ranks.get(f"{OF_PROCESS}{pid}"))), ())
+    def _of_process(self, traceback: str) -> tuple[Rank, ...]:
+        """Return the rank of Ray's process from which an exception came, if that names itself elsewhere."""
+        places = (f"{OF_PROCESS}{pid}" for pid in reversed(_RAYS.findall(traceback)))
+        return next((self._processes[place] for place in places if place in self._processes), ())
 
+    @cached_property
+    def _processes(self) -> dict[str, tuple[Rank, ...]]:
+        """The ranks of places; of Ray's processes, those in its list of them, too."""
+        ranks = {each.place: each.ranks for each in self._spoken.by if each.ranks and each.place}
+        started = (_RAYS_WORKER.search(line) for line in self._spoken.lines if " world_rank=" in line)
+        return ranks | {f"{OF_PROCESS}{hit['pid']}": (Rank(int(hit["rank"])),) for hit in started if hit is not None}
 
-def _logged_by(spoken: SpokenText, above: int) -> tuple[Rank, ...]:
-    """Return the rank of a logger that announces an exception in the line above it."""
-    says = above >= 0 and _ANNOUNCES.search(spoken.lines[above]) is not None
-    return ranks_of(spoken.lines[above], spoken.by[above]) if says else ()
+    def _logged_by(self, above: int) -> tuple[Rank, ...]:
+        """Return the rank of a logger that announces an exception in the line above it."""
+        lines, by = self._spoken.lines, self._spoken.by
+        says = above >= 0 and _ANNOUNCES.search(lines[above]) is not None
+        return ranks_of(lines[above], by[above]) if says else ()
 
 
 def named(info: ExceptionInfo, above: Sequence[str] = ()) -> tuple[Rank, ...]:

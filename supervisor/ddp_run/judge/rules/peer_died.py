@@ -85,11 +85,14 @@ def _may_follow(death: Death, attempt: Evidence) -> bool:
     causes a crash, nor SIGKILL. Nor are those lines of one that just exits, if others aborted.
     """
     if not death.crashed:
-        aborted = any(other.code == -signal.SIGABRT for other in attempt.deaths)
-        own = death.code == -signal.SIGKILL or (aborted and (death.code or 0) > 0)
-        return not (attempt.logs_only and own)
+        left = attempt.logs_only and (death.code or 0) > 0 and attempt.once(_some_aborted)
+        return not (left or (attempt.logs_only and death.code == -signal.SIGKILL))
     said = death.stderr.ending(LAST_WORDS).lines
     return death.code == -signal.SIGABRT and any(_ABORTS.search(line) for line in said)
+
+
+def _some_aborted(attempt: Evidence) -> bool:
+    return any(death.code == -signal.SIGABRT for death in attempt.deaths)
 
 
 def _cause(death: Death, attempt: Evidence, message: str) -> str:
