@@ -30,6 +30,7 @@ _TERM = re.compile(r"Sending process (\d{1,9}) closing signal (?:Signals\.)?(SIG
 _KILL = re.compile(r"Unable to shutdown process (\d{1,9}) via \S+ forcefully exiting via (?:Signals\.)?(SIG\w+)")
 _MOST_LINES = 4096
 _ONE_END_S = 60
+_TO_ALL = "closing signal CTRL_C_EVENT"
 _STOPPED = re.compile(
     r"SignalException: Process \d+ got signal: (\d{1,2})\b|Received (?:Signals\.)?(SIG\w+|\d{1,2}) death signal"
     r"|Main process received (SIGINT), exiting"
@@ -196,9 +197,12 @@ def observed(text: str) -> tuple[SummaryEntry, ...]:
 
 
 def stop_signal(text: str) -> int | None:
-    """Return the first signal that the launcher says it received: by number, or by name (older releases)."""
+    """Return the first signal that the launcher says it received: by number, or by name (older releases).
+
+    On Windows, the event by which it stops its ranks reaches itself, too.
+    """
     hit = _STOPPED.search(text)
-    if hit is None:
+    if hit is None or _TO_ALL in text[: hit.start()]:
         return None
     said = hit[1] or hit[2] or hit[3]
     return int(said) if said.isdigit() else int(getattr(signal, said, signal.SIGTERM))

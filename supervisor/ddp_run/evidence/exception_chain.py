@@ -13,6 +13,7 @@ from ddp_run.evidence.exception_frames import (
     is_own,
     outermost,
     raised_by_program,
+    reports_another,
     shown_frames,
     statement,
 )
@@ -127,15 +128,16 @@ def handled(exception: ExceptionInfo, *, expected: bool = False) -> ExceptionInf
     """Return the exception at the start of a chain whose handler, perhaps a clean-up, raised this one.
 
     None if there is none, or if programs expect it: the end of the data is where some tell their peers. `expected`:
-    only the end of the data is excluded. Nothing expects what another exception was raised from, or what left a `with`
-    block.
+    only the end of the data is excluded. Nothing expects what another exception was raised from, what left a `with`
+    block, or what the handler was to report.
     """
     if not _raised_while_handling(exception):
         return None
     origin = chain(exception)[-1]
     told = CHAIN.findall(exception.traceback)[0].startswith(DIRECT)
     left = in_exit(exception) and not raised_by_program(exception)
-    expects = _END_OF_DATA if expected or told or left else _EXPECTED
+    unexpected = expected or told or left or reports_another(exception)
+    expects = _END_OF_DATA if unexpected else _EXPECTED
     if origin is exception or origin.type.rpartition(".")[2] in expects:
         return None
     return origin_of(origin, exception)

@@ -19,6 +19,9 @@ _MODULE = "<module>"
 _GIVEN = re.compile(r"<(?!string>|stdin>|frozen |ipython|command|cell)")
 _CATCHES = re.compile(r"/(?:uvicorn|hypercorn|gunicorn|starlette|aiohttp|tornado|flask|werkzeug|django|optuna)/")
 """Servers log the exception of a request, and sweeps that of a trial, and go on."""
+_COLLECTIVES = "torch/distributed/distributed_c10d.py"
+_CAUGHT = re.compile(r"[({ ](?:e|ex|exc|err|error|exception)(?:[!)},]|$)")
+"""The names under which programs catch an exception, as an argument or in an f-string."""
 _BY_OTHERS = (ConnectionError, TimeoutError, InterruptedError, ChildProcessError)
 _FOR_ANYTHING = frozenset({"AssertionError", "Exception", "RuntimeError", "ValueError"})
 """Python's own classes that programs raise for anything."""
@@ -96,6 +99,17 @@ def in_exit(exception: ExceptionInfo) -> bool:
     return not functions(exception).isdisjoint(("__exit__", "__aexit__"))
 
 
+def in_collective(exception: ExceptionInfo) -> bool:
+    """Whether a collective of torch.distributed raised it, which needs all ranks."""
+    return any(file.endswith(_COLLECTIVES) for file, _function in frames(exception.traceback)[-1:])
+
+
+def reports_another(exception: ExceptionInfo) -> bool:
+    """Whether the statement that failed was to report an exception that it had caught."""
+    source = statement(exception)
+    return not source.startswith("raise ") and _CAUGHT.search(source) is not None
+
+
 def functions(exception: ExceptionInfo) -> set[str | None]:
     """Return the functions of its frames."""
     return {function for _file, function in frames(exception.traceback)}
@@ -105,7 +119,8 @@ def statement(exception: ExceptionInfo) -> str:
     """Return the source lines that raised it, without the marks below them; empty if its traceback shows none."""
     lines = exception.traceback.splitlines()
     at = [index for index, line in enumerate(lines) if FRAME.match(line)]
-    shown = takewhile(lambda line: line.startswith("    "), lines[at[-1] + 1 :] if at else ())
+    below = lines[at[-1] + 1 :] if at else lines  # of one that is cut off, perhaps just the statement
+    shown = takewhile(lambda line: line.startswith("    "), below)
     return "\n".join(line.strip() for line in shown if line.strip(" ~^"))
 
 

@@ -67,7 +67,7 @@ _TROUBLE = re.compile(
 """Lines that show no progress, although several ranks may print them in one form."""
 _LEAVES = re.compile(
     r"[Cc]lean(?:ed|ing)?[ -]?up|[Ss]hut(?:ting)? ?down|[Cc]los(?:ed|ing)\b|[Ee]mergency|SIG[A-Z]{3,4}\b|[Ss]ignal \d"
-    r"|[Tt]erminat|[Ee]xiting"
+    r"|[Tt]erminat|[Ee]xiting|\bexit(?:ed|s)?(?: with)?(?: code| status)?[ :=]{1,3}-?\d"
 )
 """Words that a program also writes while an error ends it."""
 _BAR_WORDS = ("%|", "it/s", "s/it")

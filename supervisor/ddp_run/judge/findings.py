@@ -8,7 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ddp_run.evidence.exception_chain import before_last, handled
-from ddp_run.evidence.exception_frames import begins_at_module, functions, in_exit, raised_by_program, statement
+from ddp_run.evidence.exception_frames import (
+    begins_at_module,
+    functions,
+    in_collective,
+    in_exit,
+    raised_by_program,
+    reports_another,
+    statement,
+)
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.catalogue import NAMELESS, Cause
 from ddp_run.judge.dead_threads import awaited_by
@@ -72,11 +80,12 @@ class Rules:
             return False
         if own.rule is best.rule:
             return own.rule.general and in_exit(raised)
-        lost = best.rule.consequence and not self._peer_ended(death)
+        lost = (best.rule.consequence or in_collective(raised)) and not self._peer_ended(death)
         caught = before_last(raised.traceback)
         last_resort = caught is not None and begins_at_module(caught)
         cleaned_up = _in_files(raised) or (in_exit(raised) and not raised_by_program(raised))
-        return last_resort or lost or cleaned_up or best.rule.end in ("after", "waited") or own.rule.end == "sticky"
+        told = lost or reports_another(raised)
+        return last_resort or told or cleaned_up or best.rule.end in ("after", "waited") or own.rule.end == "sticky"
 
     def _peer_ended(self, death: Death) -> bool:
         """Whether another rank had ended before: then this one's program lost it, whatever it was handling."""

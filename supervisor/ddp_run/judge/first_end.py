@@ -190,7 +190,7 @@ def _first_in_text(first: Judged, own: Sequence[Judged]) -> Judged:
         return min(reasons, key=shown_on, default=first)
     if first.finding.rule.end == "waited":
         return _missed_by(first, own)
-    same = (item for item in own if item.death.exception is not None and item.finding.rule is first.finding.rule)
+    same = (item for item in own if item.finding.exception is not None and item.finding.rule is first.finding.rule)
     return next(same, first) if first.death.exception is None else first
 
 

@@ -70,7 +70,7 @@ _NETWORK = re.compile(
     r"|No route to host|Connection refused|Connection timed out|Network is unreachable|any NET plugin"
 )
 _MISMATCH = re.compile(r"collective mismatch error|message truncated : receiving")
-_MEMORY_FILE = re.compile(r"dev/shm/|shared memory|No space left on device")
+_MEMORY_FILE = re.compile(r"(?:dev/shm/|shared memory)(?!.*No such file)|No space left on device")
 
 
 @frozen

@@ -18,7 +18,7 @@ from ddp_run.judge.catalogue import follows_another, rule_named, sign_words
 from ddp_run.judge.order import explains
 from ddp_run.judge.text_signs import LogEnd, TextSign, not_there, shows
 from ddp_run.judge.verdict import FirstFailure, Layer, Rule, Verdict
-from ddp_run.record.events import ExceptionInfo
+from ddp_run.record.events import ExceptionInfo, Rank
 
 
 def explain_text(text: str) -> Verdict:
@@ -88,16 +88,21 @@ def _read(logs: Sequence[Log]) -> Verdict:
 
 
 def _of_who_says_it(verdict: Verdict, end: LogEnd) -> Verdict:
-    """Name the rank that wrote what a verdict without a rank rests on."""
+    """Name the rank that wrote what a verdict rests on, if that has none, or only the local rank that an agent logs."""
     rule, first = rule_named(verdict.cause), verdict.first_failure
-    if rule is None or rule.consequence or rule.general or first is None or first.rank is not None:
+    if rule is None or rule.consequence or rule.general or first is None:
+        return verdict
+    only_local = first.host is None and first.local_rank is not None and first.rank == Rank(first.local_rank)
+    if first.rank is not None and not only_local:
         return verdict
     lines = {quote.line for quote in verdict.evidence}
     same = [sign for sign in end.signs if sign.rank is not None and sign.finding.rule is rule]
-    told = {sign.rank: sign for sign in same if lines & {quote.line for quote in sign.finding.evidence}}
+    told = {sign.rank: sign for sign in same if end.spoken.numbers[sign.index] in lines}
     if len(told) != 1:
         return verdict
     [(rank, sign)] = told.items()
+    if rank is None or (first.rank is not None and rank < first.rank):
+        return verdict  # another rank's words: a local rank isn't above the rank
     return replace(verdict, title=sign.finding.cause, first_failure=replace(first, rank=rank))
 
 

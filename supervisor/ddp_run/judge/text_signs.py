@@ -133,7 +133,10 @@ class LogEnd:
                     continue
                 quote = text.quote(first)
                 said = f"the log shows only this: {quote.text.strip()[:160]}"
-                yield TextSign(Finding(cause.rule, said, (quote,), confidence="likely"), indexes[first], None)
+                own = hit.groupdict().get("rank")
+                by = labels.ranks_of(text.lines[first], self.spoken.by[indexes[first]])
+                rank = _alone(by) if own is None else Rank(int(own))
+                yield TextSign(Finding(cause.rule, said, (quote,), confidence="likely"), indexes[first], rank)
 
     def of_another_service(self, line: int) -> bool:
         """Whether the writer of this line has a name, and torch's agents wrote under other names only."""

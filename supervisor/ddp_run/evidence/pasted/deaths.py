@@ -22,6 +22,14 @@ from ddp_run.record.events import ExceptionInfo, LocalRank, Rank
 _OFTEN = 40
 """This many unnamed lines of one form after a rank's exception must be from another process."""
 _TORN = re.compile(r"(?:Error|Exception)\b|Error[A-Z]")
+_PID = "pid"
+_RANK_AND_PID = re.compile(
+    r"\b[Rr]ank[ =:_#]{0,2}(?P<rank>\d{1,6})\b[^\n]{0,40}?\b(?:pid|PID)\b[ =:]{1,2}(?P<pid>\d{2,9})\b"
+)
+_OF_PID = re.compile(
+    r"[Kk]illed process (?P<killed>\d{1,9})\b|\bXid \([^)\n]{1,40}\): [^\n]{0,200}?pid='?(?P<failed>\d{1,9})"
+)
+"""A process that the kernel killed for memory, or whose GPU failed."""
 _RAISING = (None, 1, -signal.SIGINT, -signal.SIGABRT)
 """Python's own code after an exception, and signals that follow one. The program chose any other code."""
 
@@ -53,6 +61,22 @@ def deaths_of(
     given = _shared_out([_with_own(death, own) for death in deaths], nobodys, is_consequence)
     written = _Written(spoken, exceptions)
     return [written.by(death) for death in given]
+
+
+def with_the_kernels(spoken: SpokenText, deaths: Sequence[Death], kernel: Sequence[str]) -> list[Death]:
+    """Return the deaths, and before them those of ranks that only the kernel tells of: by a process ID, which a line of
+    a launcher or program gives to a rank."""
+    told = [(int(hit["killed"] or hit["failed"]), hit) for line in kernel if (hit := _OF_PID.search(line))]
+    lines = [line for line in spoken.lines if _PID in line.lower()] if told else []
+    named = ((Rank(int(hit["rank"])), int(hit["pid"])) for line in lines if (hit := _RANK_AND_PID.search(line)))
+    ranks = {pid: rank for rank, pid in named}
+    known = {death.rank for death in deaths}
+    first = [
+        Death(ranks[pid], pid=pid, code=-signal.SIGKILL if hit["killed"] else None, stderr=spoken.said_by(ranks[pid]))
+        for pid, hit in {pid: hit for pid, hit in told if pid in ranks and ranks[pid] not in known}.items()
+    ]
+    pids = {rank: pid for pid, rank in ranks.items()}
+    return [*first, *(replace(d, pid=pids.get(d.rank)) if d.pid is None and d.rank in pids else d for d in deaths)]
 
 
 def with_nobodys(deaths: Sequence[Death], first: Death) -> list[Death]:
@@ -136,6 +160,7 @@ def _told_elsewhere(spoken: SpokenText, begin: int, known: set[Rank | None]) -> 
                 local_rank=LocalRank(each.rank) if each.rank is not None and each.host is None else None,
                 host=each.host,
                 code=each.code,
+                signals_sent=(-each.code,) if each.told else (),
                 stderr=spoken.said_by(each.rank),
             )
         )
@@ -227,9 +252,8 @@ def nameless_deaths(
     torn = bool(places) and not exceptions and not of_threads and any(_TORN.search(line) for line in tail)
     if not torn and not any(map(is_native, tail)):
         return []
-    ranks = {spoken.by[index].ranks for index in said[-VERY_LAST:]}
-    alone = ranks.pop() if len(ranks) == 1 else ()
-    return [Death(rank=alone[0] if len(alone) == 1 else None, stderr=text)]
+    ranks = {rank for index in said[-VERY_LAST:] for rank in spoken.by[index].ranks}
+    return [Death(rank=ranks.pop() if len(ranks) == 1 else None, stderr=text)]
 
 
 def _outside(lines: Sequence[str]) -> list[str]:

@@ -49,6 +49,7 @@ _WITH_0 = re.compile(
     r"|return(?:ed|s)?(?: code)?|rc)"
     r"[ :=]{1,3}0\b(?![.:\d])|\bProcess \d{1,9} exits successfully\b"  # DeepSpeed's launch.py
     r"|\bReporting training SUCCESS\b|^Job succeeded\s*$"  # SageMaker's, GitLab's
+    r"|\b(?:ended|finished|left) with 0\W{0,3}$"
     r"|\b(?:done|ended|finished)\W{0,3}(?:with )?(?:exit )?(?:code|status|rc)[ :=]{1,3}0\b"
 )
 """What started the program says how it ended."""

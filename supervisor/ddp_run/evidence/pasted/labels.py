@@ -24,7 +24,8 @@ LOGGERS = re.compile(
     r"(?:\[[\w.:,+\- ]{1,40}\] ?|(?:[a-z]{1,8}=)?\d[\d\-:.,TZ]{3,30} (?:[\d:.,]{5,20} )?|\[(?=\d)[\d\-:.,T]{4,30} "
     r"|[A-Z]{4,8}:? {1,4}|[\w.:\-]{1,60} {0,20}\| |[\w.\-]{1,60}: (?=[Rr]ank \d{1,9}: )"
     r"|[a-z]\w{0,20} (?=r\d{1,6} ?\|)|[\w.:\-]{1,80} - |[A-Z]{4,8}:[\w.\-]{1,60}:(?=\[)){1,4}"
-    r"(?:[\[(]?[Rr](?:ank|ANK)[ =:]?(?P<rank>\d{1,9})\b(?!-\d)|[\[(]?r(?P<short>\d{1,6})(?:[\])]| ?\|))"
+    r"(?:[\[(]?[Rr](?:ank|ANK)[ =:]?(?P<rank>\d{1,9})\b(?!-\d)|[\[(]?r(?P<short>\d{1,6})(?:[\])]| ?\|"
+    r"| (?=[A-Z]{4,8} )))"
 )
 """A rank that a program's logger names behind its time stamp, behind a host, or in a column."""
 _NUMBERED_PLACE = re.compile(r"(?<=[\-_])(?P<number>\d{1,6})$")

@@ -28,6 +28,8 @@ _ONE_HOST = re.compile(r"WORLD INFO DICT: \{'[^'\n]{1,255}': \[[\d, ]{1,9999}\]\
 """DeepSpeed's launch.py, where a local rank is the rank."""
 _CUT = (241, 245, 247, 250)
 """Python's negative code for a signal, cut to 8 bits."""
+_STOPS = "srun: Terminating StepId="
+_STOPPED = (-signal.SIGTERM, -signal.SIGKILL)
 _WORDS = {
     "killed": signal.SIGKILL,
     "segmentation fault": signal.SIGSEGV,
@@ -49,6 +51,8 @@ class Ended:
     rank: Rank | None
     code: int
     host: str | None = None
+    told: bool = False
+    """SLURM ended it, because another task had failed."""
 
 
 def ends(lines: Sequence[str]) -> tuple[Ended, ...]:
@@ -57,13 +61,16 @@ def ends(lines: Sequence[str]) -> tuple[Ended, ...]:
     whole = "\n".join(lines)
     forms = [(words, form) for words, form in _FORMS if words in whole]
     one_host = _ONE_HOST.search(whole) is not None
+    stopping = False
     for index, line in enumerate(lines if forms else ()):
         hits = (_search(form, lines, index) for words, form in forms if words in line)
         hit = next((hit for hit in hits if hit is not None), None)
         code = _code(hit) if hit is not None else 0
+        stopping = stopping or (_STOPS in line and any(each.code not in _STOPPED for each in found))
         if hit is not None and code:
             ranks = islice(_ranks(hit, one_host), max(1, _MOST_ENDS - len(found)))
-            found += [Ended(index, rank, code, hit.groupdict().get("host")) for rank in ranks]
+            host, told = hit.groupdict().get("host"), stopping and code in _STOPPED
+            found += [Ended(index, rank, code, host, told) for rank in ranks]
     return tuple(found)
 
 
@@ -145,8 +152,8 @@ _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         r"^(?:(?P<host>[\w.\-]{1,100}[-_]\d{1,4}) )?exited with code (?P<code>\d{1,3})\s*$",
         r"^Exited with exit code (?P<code>\d{1,3})\.\s*$",
         r"(?:'--local_rank=(?P<local>\d{1,9})'.{0,4000})?exits with return code = (?P<code>-?\d{1,9})\b",
-        rf"\b[Rr]ank {_RANK}(?::|:? has)? exit(?:ed|s)?(?: with)?(?: (?:exit )?(?:code|status))?[ =:]{{1,2}}"
-        r"(?P<code>\d{1,3})\b",
+        rf"\b[Rr]ank {_RANK}(?: \(?pid[ =:]\d{{1,9}}\)?)?(?::|:? has)? exit(?:ed|s)?(?: with)?"
+        r"(?: (?:exit )?(?:code|status))?[ =:]{1,2}(?P<code>-?\d{1,3})\b",
         rf"(?:^|[\s:]){_HOW} +\(core dumped\)(?!\))",
         rf"{_SHELL}(?P<how>Killed){_COMMAND}",
         rf"{_SHELL}(?P<how>Terminated){_COMMAND}",

@@ -67,7 +67,7 @@ _BEFORE = 60
 """The frames of a torn exception are at most this far above its last line."""
 _MOST_ORPHANS = 2000
 _ORPHAN = re.compile(
-    r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)|Exception|(?:[a-z_]\w*\.)+Error)"
+    r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)|Exception|(?:[a-z_]\w*\.)+(?:Error|[A-Z]\w*Failed))"
     r"(?::(?: (?P<message>.*))?)?$"
 )
 _PYTESTS = re.compile(r"^(?:E {3,40}|(?P<file>[\w./\-]{1,400}\.py):(?P<line>\d{1,9}): (?=\w{1,80}$))")
@@ -75,6 +75,8 @@ _PYTESTS = re.compile(r"^(?:E {3,40}|(?P<file>[\w./\-]{1,400}\.py):(?P<line>\d{1
 _IN_JSON = re.compile(r'"message": "((?:[^"\\]|\\(?!n).)*)')
 """torch writes the error of a rank so (elastic/multiprocessing/errors/error_handler.py)."""
 _FRAME = '  File "'
+_RAISED = " raised:"
+"""Before the words of the exception that torch.compile's backend raised (torch/_dynamo/exc.py)."""
 _FRAME_LINES = 3
 OF_A_THREAD = ", in _bootstrap_inner"
 """From threading.Thread: an exception there ends only the thread."""
@@ -248,7 +250,7 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
     """Yield `Type: message` lines whose traceback is truncated, or torn by several processes writing at once."""
     found = []
     went_on: WentOn | None = None
-    shown = lines_with(("Error", "Ex", "Int"), [spoken.lines[index] for index in indexes])
+    shown = lines_with(("Error", "Ex", "Int", "Failed"), [spoken.lines[index] for index in indexes])
     candidates = [position for position in shown if indexes[position] not in taken]
     for position in candidates[-_MOST_ORPHANS:]:
         index = indexes[position]
@@ -261,7 +263,8 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
         hit = _ORPHAN.match(line)
         if hit is None or _is_agents(hit["type"]) or hit["type"] in _CANCELLED:
             continue
-        if position and traceback_text.says_ignored(spoken.lines[indexes[position - 1]]):
+        above = spoken.lines[indexes[position - 1]] if position else ""
+        if traceback_text.says_ignored(above) or above.endswith(_RAISED):
             continue
         lines = [spoken.lines[k] for k in indexes[max(0, position - _BEFORE) : position]]
         places = [place for text in lines if _FRAME in text for place in PLACE.finditer(text)]
@@ -304,7 +307,8 @@ def _message(first: str, following: Sequence[str]) -> str:
     """
     lines = [first]
     for line in following[0 if first or not following or following[0].strip() else 1 :]:
-        torn = PLACE.search(line) or _ORPHAN.match(line) or traceback_text.ends_message(line)
+        other = _ORPHAN.match(line) is not None and not lines[-1].endswith(_RAISED)
+        torn = PLACE.search(line) or other or traceback_text.ends_message(line)
         if torn or not line.strip() or not is_news(line):
             break
         lines.append(line)

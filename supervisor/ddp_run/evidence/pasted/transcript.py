@@ -15,7 +15,7 @@ from dataclasses import replace
 from ddp_run.evidence import childfailed
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, SummaryEntry
 from ddp_run.evidence.pasted import got_over, launcher_text, own_words
-from ddp_run.evidence.pasted.deaths import deaths_of, nameless_deaths, with_nobodys
+from ddp_run.evidence.pasted.deaths import deaths_of, nameless_deaths, with_nobodys, with_the_kernels
 from ddp_run.evidence.pasted.line_prefixes import Writer
 from ddp_run.evidence.pasted.raised import AGENT_FRAME, Exceptions, OfException, Raised, Shown, Shows, starts_a_launcher
 from ddp_run.evidence.pasted.spoken_text import SpokenText
@@ -87,12 +87,14 @@ def read(spoken: SpokenText, catalogue: OfException) -> Evidence:
         deaths = [death for death in deaths if death.exception is not None]
     if not deaths and stop is None and (not launchers or any(raised.final for raised in exceptions)):
         deaths = nameless_deaths(spoken, exceptions, shown.ignored, is_consequence)
+    kernels = _kernels(spoken.lines, text)
+    deaths = with_the_kernels(spoken, deaths, [spoken.lines[index] for index in kernels if index >= begin])
     return Evidence(
         deaths=tuple(deaths),
         started=len(deaths),
         agent=AgentEnd(_launchers_code(spoken, bool(launchers)), everything, summary=summary),
         stop_signal=stop,
-        kernel=spoken.text(_kernels(spoken.lines, text)),
+        kernel=spoken.text(kernels),
         nodes=len({entry.host for entry in summary if entry.host}) or 1,
         logs_only=True,
     )
@@ -127,17 +129,18 @@ def _of_who_raised(
     observed: Sequence[tuple[int, SummaryEntry]], exceptions: Sequence[Raised], spoken: SpokenText
 ) -> list[SummaryEntry]:
     """Return what agents observed, with the rank in place of a local rank: of one that writes nothing, while just one
-    other raised in the agent's pod, or, where none is named, writes at all."""
+    other raised, or writes, in the agent's pod, or, where none is named, raised and writes at all."""
     agents = Counter(spoken.by[index].place for index, _entry in observed)
     writing = _ranks_by_place(agents, spoken.by)
     raising = _ranks_by_place(agents, (spoken.by[each.index]._replace(ranks=each.ranks) for each in exceptions))
     summary = []
     for index, entry in observed:
         place = spoken.by[index].place
-        there, raised = writing[place], raising[place]
-        sole = agents[place] == 1 and len(raised) == 1 and (place is not None or there == raised)
+        there = writing[place]
+        alone = raising[place] or (there if place is not None else set())
+        sole = agents[place] == 1 and len(alone) == 1 and (place is not None or there == alone)
         known = entry.rank is None or not sole or entry.rank in there
-        summary.append(entry if known else replace(entry, rank=max(entry.rank, *raised)))
+        summary.append(entry if known else replace(entry, rank=max(entry.rank, *alone)))
     return summary
 
 

@@ -20,11 +20,11 @@ NOTE = "lines were joined that look wrapped"
 _MOST_LINES = 1000
 _NARROWEST, _WIDEST = 40, 250
 """The columns at which terminals, mail clients and forms wrap."""
-_QUOTE = re.compile(r"\s{0,3}(?:> ?)+")
-_MOSTLY = 0.5
+_QUOTE = re.compile(r"\s{0,3}(?:\|? ?> ?)+")
+_MOSTLY = 0.4
 _FEW = 4
-_NAMED = re.compile(r"\[(?:\w{1,20}\d|[\w.\-]{1,255}:\d{1,6})\]:")
-"""The writer's prefix of a line: there is no break before it."""
+_NAMED = re.compile(r"\[(?:(?:\w{1,20}\d|[\w.\-]{1,255}:\d{1,6})\]:|[EWIF]\d{3,4} [\d:.]{8,20} )")
+"""The writer's prefix of a line, or torch's own: there is no break before it."""
 _BEGINS = re.compile(
     r"^(?:\s*$|\s*File \"|Traceback|[\[(]?\d{4}-\d\d-\d\d|\[?[EWIF]\d{4} |[=*-]{5}|\(\w{1,60} pid=\d"
     r"|step |Epoch)"

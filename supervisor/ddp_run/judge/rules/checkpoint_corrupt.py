@@ -70,6 +70,7 @@ SIGNS = meaning(
         advice=_POINTERS,
     ),
     like(r"Error while deserializing(?: header)?: [^\n]{0,120}"),  # safetensors
+    Sign("does not contain the valid metadata. Make sure you save"),  # transformers, about safetensors
     Sign("BadZipFile: ", types=("BadZipFile",), likely=True),
     Sign("Invalid magic number; corrupt file?"),
     Sign("GGUF magic invalid"),

@@ -39,7 +39,7 @@ SIGNS = (
     Sign("has parameters that were not used in producing the loss returned by training_step"),  # from Lightning
 )
 SYMPTOMS = (
-    like(r"Parameter(?:s| indices) which did not receive grad for rank \d"),
+    like(r"Parameter(?:s| indices) which did not receive grad for rank (?P<rank>\d{1,9})"),
     Sign("print out information about which particular parameters did not receive gradient on this rank"),
 )
 _NAMES = re.compile(r"Parameters which did not receive grad for rank (?P<rank>\d{1,9}): (?P<names>[^\n]+)")

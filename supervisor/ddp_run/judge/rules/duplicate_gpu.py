@@ -28,7 +28,7 @@ RULE = Rule(
 SIGNS = meaning(
     like(
         r"Duplicate GPU detected"
-        r"(?: ?: ranks? (?P<one>\d+) and (?:rank )?(?P<other>\d+) both on \w+ device (?P<device>\w+))?"
+        r"(?: ?: ranks? (?P<one>\d+) and (?:rank )?(?P<other>\d+) both on \w+ device (?P<device>[0-9a-f]{1,16}))?"
     ),
     Sign("Multiple Ranks are using the same GPU"),
     cause="two ranks use the same GPU, which NCCL does not allow{: ranks {one} and {other}, device {device}}",

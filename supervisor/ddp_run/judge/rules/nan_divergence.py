@@ -38,11 +38,12 @@ SYMPTOMS = (
 _NOT_FINITE = r"`?(?:nans?|infs?|infinite|infinity|infinities|non-?finite|not finite)\b`?"
 _OF_TRAINING = r"(?:\w{1,40}_)?(?:loss(?:es)?|grad(?:ient)?s?(?:[ _]norm)?)"
 _BECOMES = r"(?:is|are|was|has|have|had|contains?|becomes?|became|went|got|turned)"
-_STOPPING = (
+_STOPPING = tuple(
     Sign(
-        "ing training",
-        rf"(?i)\bloss\b[^\n]{{0,60}}?\b{_NOT_FINITE}[^\n]*?\b(?:stopping|aborting|exiting|ending) training",
-    ),
+        words,
+        rf"(?i)(?:\bloss\b[^\n]{{0,60}}?\b{_NOT_FINITE}|\b{_NOT_FINITE} loss\b)[^\n]{{0,200}}?\b{words}\b(?! ?\()",
+    )
+    for words in ("stopping", "aborting", "exiting", "ending training")
 )
 SIGNS: tuple[Sign, ...] = (
     # a sampler's negative weights give it as well

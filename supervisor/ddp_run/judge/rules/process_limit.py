@@ -33,6 +33,7 @@ _SAID: tuple[Sign, ...] = (
     like(rf"libgomp: Thread creation failed: {_AGAIN}"),
     like(rf"OpenBLAS.{{0,200}}pthread_create failed for thread \d+ of \d+: {_AGAIN}"),
     Sign("System unable to allocate necessary resources for OMP thread"),
+    like(rf"^RuntimeError: {_AGAIN}$", likely=True),  # std::system_error: of std::thread
     like(rf"what\(\):\s+(?:thread(?: constructor failed)?: )?{_AGAIN}"),
     like(rf"fork: (?:retry: )?{_AGAIN}"),
     like(rf"code: 11, kind: WouldBlock, message: \"{_AGAIN}\""),

@@ -43,6 +43,13 @@ _SSHS = like(r"ssh: Could not resolve hostname (?P<host>[\w.\-]{1,255}): (?P<sai
 _STARTED_BY_SSH = (Sign("unable to reliably start one or more daemons"), Sign("ssh exited with exit code 255"))
 """Messages of mpirun and pdsh if ssh cannot reach a host of the job."""
 SIGNS = (_UNRESOLVED, _NOT_REACHED, _ETCDS, _PYTHONS, _OLD, _SSHS, *_STARTED_BY_SSH)
+SYMPTOMS = (
+    Sign(
+        "gai error",
+        r"(?:network addresses of \([^()\n]{1,300}\) cannot be retrieved \(gai error: [^\n]{0,200}"
+        r"(?:\n[^\n]{0,200}|\Z)){3}",  # again and again
+    ),
+)
 _TORCHS = re.compile(r"torch/distributed/(?:rendezvous|distributed_c10d|elastic/|run)")
 _SAID = re.compile(r"\[Errno (?P<number>-?\d+)\] (?P<said>.+)")
 
