@@ -24,6 +24,7 @@ IN_COLLECTIVE = (
     '  File "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 4159, in barrier\n'
     "    work = group.barrier(opts=opts)\n"
 )
+NO_LIBRARY = "ImportError: libGL.so.1: cannot open shared object file: No such file or directory\n"
 HANDLING = "\nDuring handling of the above exception, another exception occurred:\n\n"
 WATCHDOG = (
     "[rank{0}]:[E330 02:21:09.102440000 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation "
@@ -162,6 +163,43 @@ def report(rank: int, action: str) -> str:
             None,
             None,
             id="all ended with 0",
+        ),
+        pytest.param(
+            of(
+                0,
+                f"{FRAMES}torch._inductor.exc.InductorError: CppCompileError: C++ compile error\n\nCommand:\ng++ a\n"
+                "\nOutput:\na.cpp:31:1: fatal error: error writing to /tmp/c.s: No space left on device\n",
+            ),
+            "disk-full",
+            0,
+            id="a compiler's disk",
+        ),
+        pytest.param(
+            of(
+                0,
+                f"{FRAMES}{NO_LIBRARY}\nThe above exception was the direct cause of the following exception:\n\n"
+                f"{FRAMES.replace('<module>', 'load_all')}trainer.plugins.PluginError: 'augment' is broken\n{HANDLING}"
+                f"{FRAMES.replace('main()', 'raise RuntimeError(str(n))')}RuntimeError: 1 plugin(s) failed\n",
+            ),
+            "import-error",
+            0,
+            id="told in the program's own words",
+        ),
+        pytest.param(
+            "[0] sample> Q: bash: cannot create temp file: No space left on device. A: Free the partition.\n"
+            + WAITED
+            + OBSERVED.format(0).replace("code: 3", "code: -6"),
+            "nccl-timeout-hang",
+            0,
+            id="what a model wrote",
+        ),
+        pytest.param(
+            "chaos: [5/5] SIGTERM to the agent\n"
+            "torch.distributed.elastic.multiprocessing.api.SignalException: Process 355 got signal: 15\n"
+            "chaos: emergency checkpoint written in 1.1 s\nchaos: 5 passed, 0 failed in 143 s\n+ echo 0\n0\n",
+            None,
+            None,
+            id="a suite of failures",
         ),
     ],
 )

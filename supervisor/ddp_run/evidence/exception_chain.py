@@ -155,6 +155,12 @@ def _links_after(link: ExceptionInfo, exception: ExceptionInfo) -> list[str]:
     return CHAIN.findall(exception.traceback[max(0, exception.traceback.find(f"{name}: ")) :])
 
 
+def raised_again(exception: ExceptionInfo) -> bool:
+    """Whether the program raised it while it handled an exception of a chain that began with `raise … from`."""
+    links = CHAIN.findall(exception.traceback)
+    return bool(links) and links[0].startswith(DIRECT) and raised_by_program(exception)
+
+
 def raised_by_handler(exception: ExceptionInfo) -> bool:
     """Whether the program's own code raised it while it handled another exception: what it handled may be no cause."""
     frames = [frame["file"] for line in exception.traceback.splitlines() if (frame := FRAME.match(line)) is not None]

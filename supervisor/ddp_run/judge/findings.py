@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from ddp_run.evidence.exception_chain import before_last, handled
+from ddp_run.evidence.exception_chain import before_last, handled, raised_again
 from ddp_run.evidence.exception_frames import (
     begins_at_module,
     functions,
@@ -84,7 +84,7 @@ class Rules:
         caught = before_last(raised.traceback)
         last_resort = caught is not None and begins_at_module(caught)
         cleaned_up = _in_files(raised) or (in_exit(raised) and not raised_by_program(raised))
-        told = lost or reports_another(raised)
+        told = lost or reports_another(raised) or (best.rule.general and raised_again(raised))
         return last_resort or told or cleaned_up or best.rule.end in ("after", "waited") or own.rule.end == "sticky"
 
     def _peer_ended(self, death: Death) -> bool:

@@ -53,8 +53,9 @@ _WITH_0 = re.compile(
     r"|\b(?:done|ended|finished)\W{0,3}(?:with )?(?:exit )?(?:code|status|rc)[ :=]{1,3}0\b"
 )
 """What started the program says how it ended."""
-_ASKED = re.compile(r"(?:^|[\s;])echo \$\?\s*$")
-"""A shell's prompt; the code is in the next line."""
+_ASKED = re.compile(r"(?:^|[\s;])echo \$\?\s*$|^\+ echo 0\s*$")
+"""A shell's prompt, or a command that it traces; the code is in the next line."""
+_SOME_FAILED = re.compile(r"\b[1-9]\d{0,6} of \d{1,7} [^\n]{0,40}\bfailed\b")
 _STATE = re.compile(
     r"(?i:\bjob)[^\n]{0,40}?[Ss]tate(?:[:=] ?| )(?P<of_job>[A-Z_]{4,20})\b"
     r"|(?:exit_?code|ExitCode)[:=] ?\d{1,3}\b[^\n]{0,10}? [Ss]tate[:=] ?(?P<with_code>[A-Z_]{4,20})\b"
@@ -120,6 +121,8 @@ def told_of_0(spoken: SpokenText) -> int:
     """Return the index of a last line that says that the program exited with 0; -1 if none does."""
     lines = spoken.lines
     last = range(len(lines) - 1, max(0, len(lines) - VERY_LAST) - 1, -1)
+    if any(_SOME_FAILED.search(lines[k]) for k in last):
+        return -1
     shown = (k for k in last if _WITH_0.search(lines[k]) or (lines[k].strip() == "0" and _ASKED.search(lines[k - 1])))
     return next(shown, -1)
 

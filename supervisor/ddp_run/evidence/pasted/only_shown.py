@@ -16,12 +16,15 @@ _SECTION = re.compile(r"={3,200} ([^=\n]{1,200}) ={3,200}$")
 _ALONE = re.compile(
     r"(?:\[rank\d{1,9}\]:)?\[?[WI]\d{4} [\d:.]{8,20} \d{1,9} (?:\S{0,400}/)?torch/_dynamo/convert_frame\.py:"
     r"|[ *\-]{0,40}\[ \] |\s{0,40}[\w.\-]{1,80}: {1,9}\{\w{1,80}: [^{}\n]{1,400}\}\s*$|\+ (?:[:#]|echo) "
+    r"|(?:\[\w{1,10}\]:? )?(?:sample|prompt|completion|generat(?:ed|ion))s?(?: \d{1,6})? ?[>:|] |Q: [^\n]{1,2000} A: "
 )
 """torch.compile's warning about a function that it leaves as it is (torch/_dynamo/convert_frame.py), a line of a form
-to fill in, a printed configuration in YAML, and commands that a shell traces, and that only say something."""
+to fill in, a printed configuration in YAML, commands that a shell traces, and that only say something, and text that a
+model reads or writes."""
 _WORDS = (
     *("sage: ", ": error: ", "=== ", "##########"),  # of several lines
     *("torch/_dynamo/convert_frame.py:", "[ ] ", ': "', "+ : ", "+ # ", "+ echo "),
+    *("sample", "prompt", "completion", "generat", "Q: "),
 )
 _RULER = re.compile(r"#{10,200}\s*$")
 _REFUSED = re.compile(r"(?<![\w.\-/])([\w.\-/]{1,200}): error: ")

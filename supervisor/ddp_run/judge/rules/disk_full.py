@@ -21,7 +21,7 @@ import shlex
 
 from ddp_run.evidence.exception_chain import chain
 from ddp_run.evidence.model import Death, Evidence, Quote
-from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, like, meaning, said_last
+from ddp_run.judge.signs import QUOTED_PATH, Hit, Sign, ended_by, in_exception, in_last_words, like, meaning, said_last
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -38,6 +38,7 @@ _FULL = (
     Sign("Not enough disk space. Needed: "),  # datasets
     Sign("OutOfDiskError: ", types=("OutOfDiskError",)),  # Ray
 )
+_COMPILERS = (like(r"fatal error: error writing to (?P<path>[^:\n]{1,1000}): No space left on device"),)  # gcc
 _TORN = meaning(
     like(
         r"No usable temporary directory found in \[",
@@ -62,7 +63,7 @@ _OF_TOOLS = (
     like(r"Usage of EmptyDir volume \"(?!\w{0,40}shm)[^\"\n]{1,200}\" exceeds the limit"),
     Sign("The node had condition: [DiskPressure]"),
 )
-SIGNS: tuple[Sign, ...] = (*_FULL, *_TORN, *_OF_TOOLS)
+SIGNS: tuple[Sign, ...] = (*_FULL, *_COMPILERS, *_TORN, *_OF_TOOLS)
 _SHARED_MEMORY = re.compile(r"/dev/shm|</torch_|</?psm_|shared memory|SemLock\(|multiprocessing/synchronize\.py")  # noqa: S108
 
 
@@ -71,6 +72,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if death.killed_by_another:
         return None
     hit = ended_by(death, _FULL) or in_exception(death, _OF_TOOLS) or said_last(death, _OF_TOOLS)
+    hit = hit or in_last_words(death, _COMPILERS)  # below torch.compile's exception
     if hit is None:
         hit = ended_by(death, _TORN)
         return None if hit is None or _has_another_reason(death) else hit.finding(RULE, death, None, _advice(hit))
