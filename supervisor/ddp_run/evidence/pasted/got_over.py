@@ -23,7 +23,7 @@ _RESTART = "; will restart worker group"
 _TESTS = " passed"
 _PASSED = re.compile(
     r"(?:(?<!=)={3,200} |^)(?:[1-9]\d{0,6} passed)(?:, \d{1,6} (?:skipped|deselected|warnings?|xfailed|xpassed))*"
-    r" in \d[\d.]{0,9} ?s"
+    r" in \d[\d.]{0,9} ?s|\b[1-9]\d{0,6} passed, 0 failed in \d"
 )
 _RAN = re.compile(r"Ran [1-9]\d{0,6} tests? in \d[\d.]{0,9}s$")
 _NONE_FAILED = re.compile(r"# fail {1,9}0\s*$")
@@ -53,8 +53,8 @@ _WITH_0 = re.compile(
     r"|\b(?:done|ended|finished)\W{0,3}(?:with )?(?:exit )?(?:code|status|rc)[ :=]{1,3}0\b"
 )
 """What started the program says how it ended."""
-_ASKED = re.compile(r"(?:^|[\s;])echo \$\?\s*$|^\+ echo 0\s*$")
-"""A shell's prompt, or a command that it traces; the code is in the next line."""
+_ASKED = re.compile(r"(?:^|[\s;])echo \$\?\s*$")
+"""A shell's prompt; the code is in the next line."""
 _SOME_FAILED = re.compile(r"\b[1-9]\d{0,6} of \d{1,7} [^\n]{0,40}\bfailed\b")
 _STATE = re.compile(
     r"(?i:\bjob)[^\n]{0,40}?[Ss]tate(?:[:=] ?| )(?P<of_job>[A-Z_]{4,20})\b"
