@@ -61,13 +61,14 @@ def ends(lines: Sequence[str]) -> tuple[Ended, ...]:
     whole = "\n".join(lines)
     forms = [(words, form) for words, form in _FORMS if words in whole]
     one_host = _ONE_HOST.search(whole) is not None
-    stopping = False
+    failed = stopping = False
     for index, line in enumerate(lines if forms else ()):
         hits = (_search(form, lines, index) for words, form in forms if words in line)
         hit = next((hit for hit in hits if hit is not None), None)
         code = _code(hit) if hit is not None else 0
-        stopping = stopping or (_STOPS in line and any(each.code not in _STOPPED for each in found))
+        stopping = stopping or (failed and _STOPS in line)
         if hit is not None and code:
+            failed = failed or code not in _STOPPED
             ranks = islice(_ranks(hit, one_host), max(1, _MOST_ENDS - len(found)))
             host, told = hit.groupdict().get("host"), stopping and code in _STOPPED
             found += [Ended(index, rank, code, host, told) for rank in ranks]
