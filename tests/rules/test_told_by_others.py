@@ -201,6 +201,16 @@ def report(rank: int, action: str) -> str:
             None,
             id="a suite of failures",
         ),
+        pytest.param(
+            of(
+                3,
+                f"{FRAMES}RuntimeError: DDP expects same model across all ranks, but Rank 3 has 51 params, while rank "
+                "0 has inconsistent 0 params.\n",
+            ),
+            "ddp-shape-mismatch",
+            3,
+            id="no number came",
+        ),
     ],
 )
 def test_who_failed_and_why(text: str, cause: str | None, rank: int | None) -> None:

@@ -26,9 +26,16 @@ RULE = Rule(
 SIGNS = meaning(
     like(
         r"DDP expects same model across all ranks, but Rank (?P<one>\d+) has (?P<count>\d+) params, "
-        # a model without parameters is rejected earlier, without a comparison
         r"while rank (?P<other>\d+) has inconsistent (?P<others>(?!0 )\d+) params",
         cause="rank {one}'s model has {count} parameters, rank {other}'s has {others}",
+    ),
+    like(
+        # a model without parameters is rejected earlier, without a comparison
+        r"DDP expects same model across all ranks, but Rank (?P<one>\d+) has (?P<count>\d+) params, "
+        r"while rank (?P<other>\d+) has inconsistent 0 params",
+        cause="rank {one}'s model has {count} parameters, and no number came from rank {other}",
+        advice=("export NCCL_DEBUG=INFO   # did the first collective fail, and bring zeros?",),
+        likely=True,
     ),
     like(
         r"\[(?P<one>\d+)\]: params\[(?P<index>\d+)\] in this process(?: with sizes \[(?P<sizes>[^\]]*)\])? "
