@@ -203,6 +203,31 @@ def test_who_is_missing_may_only_answer_the_others(enqueued: str, rank: int) -> 
 
 
 @pytest.mark.parametrize(
+    ("group", "one", "other", "cause", "sure"),
+    [
+        pytest.param(
+            "PG ID 0 PG GUID 0(default_pg) ", "8, ALLREDUCE", "8, BROADCAST", "met", "certain", id="other calls"
+        ),
+        pytest.param("", "8, ALLREDUCE", "8, BROADCAST", "met", "likely", id="of a group that isn't named"),
+        pytest.param("", "8, ALLREDUCE", "9, ALLREDUCE", "met", "likely", id="other sizes"),
+        pytest.param("", "8, ALLTOALL", "9, ALLTOALL", "waited", "likely", id="sizes that may differ"),
+        pytest.param(
+            "PG ID 3 PG GUID 7(tp_0) ", "8, ALLREDUCE", "8, BROADCAST", "waited", "likely", id="of part of it"
+        ),
+        pytest.param("", "8, ALLREDUCE", "8, ALLREDUCE", "waited", "likely", id="the same"),
+    ],
+)
+def test_ranks_that_waited_in_different_collectives(group: str, one: str, other: str, cause: str, sure: str) -> None:
+    said = "[rank{0}]:[E1 ProcessGroupNCCL.cpp:1] [{1}Rank {0}] Watchdog caught collective operation timeout: WorkNCCL("
+    said += "SeqNum=71, OpType={3}, NumelIn={2}, NumelOut=8, Timeout(ms)=60000) ran for 60001 milliseconds\n"
+    lines = (said.format(rank, group, *called.split(", ")) for rank, called in enumerate((one, other)))
+    ends = "".join(ENDED.partition("] ")[2].format(-6).replace("local_rank: 0", f"local_rank: {k}") for k in (0, 1))
+    found = explain("".join(lines) + f"E1 torch/distributed/elastic/multiprocessing/api.py:8] {ends}")
+    named = {"met": "collective-mismatch", "waited": "nccl-timeout-hang"}[cause]
+    assert (found.cause, found.confidence) == (named, sure), found.title
+
+
+@pytest.mark.parametrize(
     ("rank", "said"),
     [
         pytest.param(0, "rank 0 called BARRIER while rank 1 called GATHER", id="a rank of the whole job"),

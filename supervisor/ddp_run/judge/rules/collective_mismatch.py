@@ -8,7 +8,8 @@ At the same point, two ranks ran different operations, or the same one with tens
 data size doesn't match expected size`, NCCL's `collective mismatch error, local size … remote size …` and `message
 truncated : receiving … bytes instead of …`. An object collective (`broadcast_object_list`, `all_gather_object`) that
 meets a different collective reads its data as a size: it tries to allocate exabytes or a `negative dimension`, or
-unpickles data that is not a pickle. More often NCCL just hangs: see nccl-timeout-hang.
+unpickles data that is not a pickle. More often NCCL just hangs: see nccl-timeout-hang. If the watchdogs of two ranks
+name the same `SeqNum=` with a different `OpType=`, it was a mismatch.
 ## What to do
 Compare the two lines of user code in the ranks' tracebacks. Common causes: a collective inside an `if` on the rank or
 on data, a last batch of a different size, parameters in a different order. Gather sizes first (`all_gather_object`, or
@@ -20,8 +21,8 @@ from __future__ import annotations
 import re
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Hit, Sign, anywhere, ended_by, in_exception, like, meaning
-from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
+from ddp_run.judge.signs import Hit, Sign, anywhere, ended_by, every, in_exception, like, meaning, quotes
+from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
@@ -93,6 +94,13 @@ _OBJECTS = re.compile(
     r"distributed_c10d\.py\", line \d+, in (?:_tensor_to_object|(?:broadcast|recv|scatter|send)_object_list"
     r"|(?:all_)?gather_object)"
 )
+_WAITED = like(
+    r"\[rank(?P<rank>\d{1,9})\]:.{0,200}?\[(?P<group>PG [^\]\n]{0,80}\(default_pg\) )?Rank (?P=rank)\] Watchdog caught "
+    r"collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d{1,18}), OpType=(?P<op>\w{1,40}), "
+    r"NumelIn=(?P<numel>\d{1,18})"
+)
+"""By NCCL's watchdog, in the group of the whole job, which numbers its collectives."""
+_EQUALLY_LONG = ("ALLREDUCE", "BROADCAST", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
 SIGNS = (_DETECTED, *_GLOO, *_NCCL, *_COMPARED, *_GARBLED)
 
 
@@ -104,7 +112,30 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is not None and hit.sign is _DETECTED:
         return _detected(hit, death)
     hit = hit or _garbled(death) or ended_by(death, _COMPARED)
+    if hit is None and anywhere(death.stderr, (_WAITED,)) is not None:
+        return attempt.once(_waited_apart)
     return None if hit is None else hit.finding(RULE, death)
+
+
+def _waited_apart(attempt: Evidence) -> Finding | None:
+    """Find two ranks that timed out in one collective of the whole job, by its number, and called it differently."""
+    logs = [*(death.stderr for death in attempt.deaths), *([attempt.agent.log] if attempt.logs_only else [])]
+    told: dict[tuple[str | None, str | None], dict[str | None, Hit]] = {}
+    for hit in (hit for log in logs for hit in every(log, _WAITED)):
+        told.setdefault((hit["seq"], hit["group"]), {}).setdefault(hit["rank"], hit)
+    for (number, group), hits in told.items():
+        one, *others = hits.values()
+        other = next((each for each in others if _called(each) != _called(one)), None)
+        if other is not None:
+            both = (f"rank {hit['rank']} called {hit['op']} of {hit['numel']} elements" for hit in (one, other))
+            cause = f"{' while '.join(both)} (collective #{number})"
+            sure: Confidence = "likely" if group is None else "certain"
+            return one.finding(RULE, Death(None), cause, _ADVICE[1:], confidence=sure, also=quotes(other))
+    return None
+
+
+def _called(hit: Hit) -> tuple[str | None, str | None]:
+    return hit["op"], hit["numel"] if hit["op"] in _EQUALLY_LONG else None
 
 
 def _garbled(death: Death) -> Hit | None:
