@@ -42,13 +42,6 @@ _TRACED = "\nfrom user code:\n"
 _NAMES = re.compile(r"[\w./:\-]{4,}")
 _MENTIONS = re.compile(r"[a-z]{2} \"$|\b(?:about|for|like|said|saw|says?|see) '$")
 """Before words that a sentence quotes. NCCL quotes CUDA's: `Cuda failure 'out of memory'`."""
-_PROGRAM_ENDED = re.compile(
-    r"^Command .{1,4000} (?:returned non-zero exit status \d{1,3}|died with <Signals)"
-    r"|but all those workers died while running it\."
-    r"|\b(?:failed|exited|died|ended|terminated) with (?:non-zero )?(?:exit|return) (?:code|status)\b",
-    re.DOTALL,
-)
-"""Words of subprocess.CalledProcessError, of Dask's KilledWorker, and of programs that start others."""
 
 
 def chain(exception: ExceptionInfo) -> tuple[ExceptionInfo, ...]:
@@ -239,11 +232,6 @@ def of_child(exception: ExceptionInfo) -> ExceptionInfo | None:
     if exception.type.rpartition(".")[2] != "ProcessRaisedException":
         return None
     return from_text(exception.message)
-
-
-def tells_of_a_program(exception: ExceptionInfo) -> bool:
-    """Whether it only says that a program which it had started failed: that program's own message is the reason."""
-    return _PROGRAM_ENDED.search(exception.message) is not None
 
 
 def of_worker(exception: ExceptionInfo) -> ExceptionInfo | None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from ddp_run.evidence import exception_chain, traceback_text
 from ddp_run.evidence.crash_text import code_before_the_dump
 from ddp_run.evidence.last_exception import last_exception
+from ddp_run.evidence.launcher_exceptions import starts_a_launcher
 from ddp_run.evidence.log_tail import read_tail
 from ddp_run.evidence.model import Death, LogText
-from ddp_run.evidence.pasted.raised import starts_a_launcher
 from ddp_run.evidence.scan import TAIL_BYTES
 from ddp_run.record import file_names
 from ddp_run.record.events import ExceptionInfo, Rank

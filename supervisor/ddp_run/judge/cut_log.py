@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ddp_run.evidence import exception_chain
+from ddp_run.evidence.launcher_exceptions import starts_a_launcher, tells_of_a_program
 from ddp_run.evidence.model import AgentEnd, Death, Evidence
-from ddp_run.evidence.pasted import raised
 from ddp_run.judge.catalogue import NAMELESS, rule_named
 from ddp_run.judge.diagnose import judge
 from ddp_run.judge.order import strongest
@@ -61,7 +60,7 @@ def read(end: LogEnd, strict: Verdict) -> Verdict:
         found = (_strongest(end.symptoms()) if silent else None) or found
     if found is None or (strict.outcome is not None and found.finding.rule.consequence):
         return strict
-    if strict.cause == _ABORTED and found.exception is not None and raised.starts_a_launcher(found.exception):
+    if strict.cause == _ABORTED and found.exception is not None and starts_a_launcher(found.exception):
         return strict
     if strict.cause in (None, "unknown", _ABORTED):
         return _with(strict, found, WORDLESS if strict.cause == _ABORTED else NOTE)
@@ -156,7 +155,7 @@ def _with_what_stands_above(end: LogEnd, strict: Verdict) -> Verdict:
         and not (strict.outcome == "interrupted" and sign.finding.rule.code.startswith(OF_THE_NETWORK))
         and (sign.rank is None or first is None or sign.rank == first or followed)
     ]
-    only_tells = exception is not None and exception_chain.tells_of_a_program(exception)
+    only_tells = exception is not None and tells_of_a_program(exception)
     believed = _strongest(sign for sign in causes if sign.exception is not None or only_tells or followed)
     if believed is not None:
         elsewhere = followed and believed.rank != first

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddp_run.evidence import exception_chain, exception_frames, scan
-from ddp_run.evidence.pasted import raised, transcript, wrapped
+from ddp_run.evidence import exception_chain, exception_frames, launcher_exceptions, scan
+from ddp_run.evidence.pasted import transcript, wrapped
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.judge import cut_log, diagnose, lost_peers, told_before
 from ddp_run.judge.catalogue import follows_another, rule_named, sign_words
@@ -159,12 +159,12 @@ def _speaks_of_another(sign: TextSign, rule: Rule, exception: ExceptionInfo | No
     if not other.general and explains(rule, other) and (other.layer is Layer.ENDED or behind):
         return False
     if exception is None and sign.exception is not None:
-        return not raised.starts_a_launcher(sign.exception) and not follows_another(sign.exception)
+        return not launcher_exceptions.starts_a_launcher(sign.exception) and not follows_another(sign.exception)
     return not other.general or _is_another(sign.exception, exception)
 
 
 def _is_another(one: ExceptionInfo | None, of: ExceptionInfo | None) -> bool:
     """Whether the exceptions are unrelated."""
-    if one is None or of is None or raised.starts_a_launcher(one):
+    if one is None or of is None or launcher_exceptions.starts_a_launcher(one):
         return False
     return all(one.type != each.type for each in exception_chain.chain(of))

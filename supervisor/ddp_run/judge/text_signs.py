@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from functools import cache, cached_property
 
-from ddp_run.evidence import childfailed, traceback_text
+from ddp_run.evidence import childfailed, launcher_exceptions, traceback_text
 from ddp_run.evidence.lines_with import lines_with
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, LogText, Quote
 from ddp_run.evidence.pasted import got_over, labels, launcher_text, raised, torn_frames
@@ -89,7 +89,7 @@ class LogEnd:
         late = [each for each in shown.all() if each.index >= behind][-_MOST_EXCEPTIONS:]
         inside = {index for each in late for index in each.lines} | shown.ignored
         exceptions = [each for each in late if not self._went_on.handled(each.index, min(each.lines) - 1)]
-        exceptions = [each for each in exceptions if not raised.starts_a_launcher(each.info)] or exceptions
+        exceptions = [each for each in exceptions if not launcher_exceptions.starts_a_launcher(each.info)] or exceptions
         for each in exceptions:
             death = Death(rank=_alone(each.ranks), exception=each.info, stderr=spoken.text(sorted(each.lines)))
             found += [TextSign(asked, each.index, death.rank, each.info) for asked in _asked(death, everything)]
@@ -194,7 +194,7 @@ def _frames(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> 
     if torn is None:
         return
     info, index = torn.exception, indexes[-1]
-    if raised.says_a_launcher(info.traceback or "") or raised.OF_A_THREAD in (info.traceback or ""):
+    if launcher_exceptions.says_a_launcher(info.traceback or "") or raised.OF_A_THREAD in (info.traceback or ""):
         return
     rank = _alone(next(spoken.by[k].ranks for k in indexes if spoken.numbers[k] == torn.quote.line))
     if info.type:

@@ -58,9 +58,11 @@ _LOOK_FOR_RANKS_S = 2.0
 """How often to look for ranks among the agent's children, for those that can't say hello."""
 _LOOK_FOR_REPORT_S = 0.02
 _LOAD_CATALOGUE_S = 3.0
-"""When to begin to load the rules: after the ranks' start, which needs the CPU, and before a host may have run out of
-memory or files. One per turn, so that the loop isn't away when ranks die."""
+"""When to begin to load the rules, after a rank's start, which needs the CPU: before a host may have run out of memory
+or files, and not for a job that is over by then. One per turn, so that the loop isn't away when ranks die."""
 _NEXT_RULE_S = 0.02
+_NEXT_WANTED_RULE_S = 0.005
+"""The same once the attempt has failed."""
 _PREPARE_PAGE_S = 0.02
 """After the first failure: a fork takes some milliseconds, and the order in which ranks end is looked at first."""
 
@@ -108,7 +110,6 @@ class Attempt:
         )
         run.loop.watch(run.inbox.fileno(), self._read_inbox)
         run.loop.set_timer(_LOOK_FOR_RANKS_S, self._look_for_ranks)
-        run.loop.set_timer(_LOAD_CATALOGUE_S, self._load_a_rule)
 
     def wait(self) -> None:
         """Serve the loop until the attempt is over and nothing is left of it."""
@@ -161,6 +162,7 @@ class Attempt:
                     self._do(action)
                 if was_running and not self._machine.is_running:
                     self._run.loop.set_timer(_PREPARE_PAGE_S, self.prepare_page)
+                    self._run.loop.set_timer(_NEXT_WANTED_RULE_S, self._load_a_rule)
         finally:
             self._serving = False
 
@@ -228,6 +230,8 @@ class Attempt:
             self._tailer.add(event.rank, event.local_rank, stream, path, links=event.links)
         self._put(event)
         self._watch.rank_starts(event)
+        if self._rules is None:
+            self._run.loop.set_timer(_LOAD_CATALOGUE_S, self._load_a_rule)
         process = self._ranks.of(event.rank)
         if not there and process is not None:
             self._on_rank_end(process)
@@ -291,10 +295,10 @@ class Attempt:
     def _load_a_rule(self) -> None:
         from ddp_run.judge.catalogue import rule_modules
 
-        if self._rules is None:
-            self._rules = rule_modules()
+        self._rules = self._rules or rule_modules()
         if next(self._rules, None) is not None:
-            self._run.loop.set_timer(_NEXT_RULE_S, self._load_a_rule)
+            pause_s = _NEXT_RULE_S if self._machine.is_running else _NEXT_WANTED_RULE_S
+            self._run.loop.set_timer(pause_s, self._load_a_rule)
 
     # --------------------------------------------------------------------------------- the end
 

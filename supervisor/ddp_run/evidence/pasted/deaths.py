@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ddp_run.evidence import childfailed, exception_frames, traceback_text
+from ddp_run.evidence.launcher_exceptions import starts_a_launcher
 from ddp_run.evidence.model import Death, SummaryEntry
 from ddp_run.evidence.pasted import launcher_text
-from ddp_run.evidence.pasted.raised import OF_A_THREAD, IsConsequence, Raised, starts_a_launcher
+from ddp_run.evidence.pasted.raised import OF_A_THREAD, IsConsequence, Raised
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.traceback_text import HEADER, PLACE
 from ddp_run.evidence.went_on import form_of, is_crash, is_native

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ddp_run.evidence import childfailed, exception_chain, exception_frames, traceback_text
 from ddp_run.evidence.at_once import once
 from ddp_run.evidence.exception_chain import words_of
+from ddp_run.evidence.launcher_exceptions import is_agents, is_launchers, says_a_launcher, starts_a_launcher
 from ddp_run.evidence.lines_with import lines_with
 from ddp_run.evidence.pasted import whose
 from ddp_run.evidence.pasted.spoken_text import SpokenText
@@ -42,24 +43,6 @@ class Shown(NamedTuple):
 
 OfException = Callable[[ExceptionInfo], Shown]
 
-_AGENTS = frozenset({"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException"})
-AGENT_FRAME = re.compile(r"torch/distributed/(?:run|launch)\.py|torch/distributed/(?:launcher|elastic/agent)/")
-LAUNCHERS_FILES = r"accelerate[/\\]commands[/\\]|deepspeed/launcher/|torch/multiprocessing/spawn\.py"
-_LAUNCHER = re.compile(LAUNCHERS_FILES)
-_LAUNCHERS_WORDS = re.compile(
-    r"Unsupported nproc_per_node value|See root cause above|See stack trace[^.]{0,20} for (?:the )?root cause"
-    r"|Please inspect the previous error messages for a cause"
-    r"|Horovod detected that one or more processes exited with non-zero status"
-    r"|^\s*-- Process \d{1,6} terminated with the following error:"
-    r"|Engine (?:core|process) (?:initialization )?failed|Deployment '[^'\n]{1,80}' failed, deleting it"
-)
-"""torchrun's for its own options; Ray Train's and servers' (vLLM, Ray Serve) for a process that prints its own
-exception."""
-_NOTEBOOKS = frozenset({"PapermillExecutionError", "CellExecutionError"})
-"""papermill's and nbclient's, for a notebook cell whose exception they print."""
-_QUOTES_A_PROGRAM = "ExecuteUserScriptError"
-"""SageMaker's report of a job, which quotes the program's exception."""
-_STARTED = re.compile(r"Command '[^\n]{0,200}?\b(?:torchrun|accelerate|deepspeed|srun|mpirun|ddp-run|python[\d.]*)\b")
 _CANCELLED = ("asyncio.exceptions.CancelledError", "concurrent.futures._base.CancelledError")
 """A task only obeys the program that ends it: servers print this when they shut down."""
 _MESSAGE_LINES = 20
@@ -173,7 +156,7 @@ class Exceptions:
         if links and traceback_text.CHAIN.search(shown):
             *_, last = traceback_text.CHAIN.finditer(shown)  # it was raised from what it tells of
             printed = replace(printed, info=replace(links[0], traceback=shown[: last.start()].rstrip()))
-        if _is_launchers(printed.info):
+        if is_launchers(printed.info):
             if not (over and says_a_launcher(printed.info.message)):
                 self.launchers.update(indexes[printed.start : printed.index + 1])
             return None
@@ -211,41 +194,6 @@ def _got_past(printed: Printed, later: Printed, went_on: WentOn) -> bool:
     return caught or went_on.between(printed.end - 1, later.start)
 
 
-def _is_launchers(info: ExceptionInfo) -> bool:
-    name = info.type.rpartition(".")[2]
-    if _is_agents(info.type) or says_a_launcher(info.message):
-        return True
-    if name == "CalledProcessError" and _LAUNCHER.search(info.traceback):
-        return True
-    return bool(AGENT_FRAME.search(info.traceback))
-
-
-def _is_agents(type_: str) -> bool:
-    """Whether torch's agent raises this class, and not one of the program with its name."""
-    name = type_.rpartition(".")[2]
-    return name in _AGENTS and (name == type_ or type_.startswith("torch."))
-
-
-def says_a_launcher(text: str) -> bool:
-    """Whether it only refers to another process' exception."""
-    return _LAUNCHERS_WORDS.search(text) is not None
-
-
-def starts_a_launcher(info: ExceptionInfo) -> bool:
-    """Whether it only says that a program which it had started failed: that program's own message is above it."""
-    name = info.type.rpartition(".")[2]
-    if name in _NOTEBOOKS or _QUOTES_A_PROGRAM in info.message:
-        return True
-    if name == "CalledProcessError":
-        return started_python(info)
-    return exception_chain.tells_of_a_program(info)
-
-
-def started_python(info: ExceptionInfo) -> bool:
-    """Whether it says that a Python program or a launcher failed, which it had started: how, is in that one's words."""
-    return info.type.rpartition(".")[2] == "CalledProcessError" and _STARTED.search(info.message) is not None
-
-
 def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> list[Raised]:
     """Yield `Type: message` lines whose traceback is truncated, or torn by several processes writing at once."""
     found = []
@@ -261,7 +209,7 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
         quoted = _IN_JSON.match(line)
         line = quoted[1] if quoted is not None else line
         hit = _ORPHAN.match(line)
-        if hit is None or _is_agents(hit["type"]) or hit["type"] in _CANCELLED:
+        if hit is None or is_agents(hit["type"]) or hit["type"] in _CANCELLED:
             continue
         above = spoken.lines[indexes[position - 1]] if position else ""
         if traceback_text.says_ignored(above) or above.endswith(_RAISED):
@@ -281,7 +229,7 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
             place.groupdict().get("function") if place else None,
             "\n".join([*lines[_first_frame(lines) :], line]),
         )
-        if _is_launchers(info) or OF_A_THREAD in info.traceback:
+        if is_launchers(info) or OF_A_THREAD in info.traceback:
             continue
         ranks = whose.named(info, lines[-1:]) or spoken.by[index].ranks
         final = not went_on.after(0, position, position + 1)

@@ -11,8 +11,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddp_run.evidence.launcher_exceptions import LAUNCHERS_FILES
 from ddp_run.evidence.model import LogText, Quote
-from ddp_run.evidence.pasted.raised import LAUNCHERS_FILES
 from ddp_run.evidence.traceback_text import PLACE, is_library
 from ddp_run.record.events import ExceptionInfo
 

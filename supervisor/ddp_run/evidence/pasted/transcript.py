@@ -13,11 +13,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from ddp_run.evidence import childfailed
+from ddp_run.evidence.launcher_exceptions import AGENT_FRAME, starts_a_launcher
 from ddp_run.evidence.model import AgentEnd, Death, Evidence, SummaryEntry
 from ddp_run.evidence.pasted import got_over, launcher_text, own_words
 from ddp_run.evidence.pasted.deaths import deaths_of, nameless_deaths, with_nobodys, with_the_kernels
 from ddp_run.evidence.pasted.line_prefixes import Writer
-from ddp_run.evidence.pasted.raised import AGENT_FRAME, Exceptions, OfException, Raised, Shown, Shows, starts_a_launcher
+from ddp_run.evidence.pasted.raised import Exceptions, OfException, Raised, Shown, Shows
 from ddp_run.evidence.pasted.spoken_text import SpokenText
 from ddp_run.evidence.traceback_text import HEADER
 from ddp_run.evidence.windows import VERY_LAST

@@ -13,8 +13,9 @@ own data shard), the same `requires_grad`, the same checkpoint loaded before wra
 
 from __future__ import annotations
 
-from ddp_run.judge.signs import like, matcher, meaning
-from ddp_run.judge.verdict import Layer, Retry, Rule, named
+from ddp_run.evidence.model import Death, Evidence
+from ddp_run.judge.signs import Sign, anywhere, like, matcher, meaning
+from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
     *named(__name__, __doc__),
@@ -48,4 +49,11 @@ SIGNS = meaning(
         "   # print(len(list(model.parameters()))) before it",
     ),
 )
-match = matcher(RULE, SIGNS)
+_TIMED_OUT = Sign("aught collective operation timeout")
+_WITH_NUMBERS = matcher(RULE, SIGNS)
+
+
+def match(death: Death, attempt: Evidence) -> Finding | None:
+    """Match torch's comparison of the models, unless the collective that brings the numbers timed out."""
+    found = _WITH_NUMBERS(death, attempt)
+    return None if found is None or (found.confidence == "likely" and anywhere(death.stderr, (_TIMED_OUT,))) else found

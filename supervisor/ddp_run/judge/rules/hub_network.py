@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence.exception_chain import tells_of_a_program
+from ddp_run.evidence.launcher_exceptions import tells_of_a_program
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import LEAVING
 from ddp_run.judge import service_text

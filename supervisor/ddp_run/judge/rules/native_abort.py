@@ -16,7 +16,7 @@ import re
 import signal
 
 from ddp_run.evidence.crash_text import crash_of
-from ddp_run.evidence.exception_chain import tells_of_a_program
+from ddp_run.evidence.launcher_exceptions import tells_of_a_program
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import LAST_WORDS
 from ddp_run.judge.advice import by_core, by_phase

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import re
 
-from ddp_run.evidence.exception_chain import chain, of_failed_rank, of_worker, raised_from, tells_of_a_program
+from ddp_run.evidence.exception_chain import chain, of_failed_rank, of_worker, raised_from
 from ddp_run.evidence.exception_frames import functions, statement
+from ddp_run.evidence.launcher_exceptions import started_python, tells_of_a_program
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.evidence.pasted.raised import started_python
 from ddp_run.evidence.traceback_text import is_library
 from ddp_run.judge.quoted_line import line_of
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from ddp_run.evidence.exception_chain import tells_of_a_program
+from ddp_run.evidence.launcher_exceptions import tells_of_a_program
 from ddp_run.evidence.model import TORCHS_AGENT, Death, Evidence
 from ddp_run.judge.signs import Hit, anywhere, every, in_whole_log, like, meaning, said_last, survived
 from ddp_run.judge.start_text import NO_PROGRAM
