@@ -227,6 +227,16 @@ def test_ranks_that_waited_in_different_collectives(group: str, one: str, other:
     assert (found.cause, found.confidence) == (named, sure), found.title
 
 
+def test_the_odd_one_of_several_ranks_that_waited() -> None:
+    said = "[rank{0}]:[E1 ProcessGroupNCCL.cpp:1] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL("
+    said += "SeqNum=71, OpType=BROADCAST, NumelIn={1}, NumelOut=8, Timeout(ms)=60000) ran for 60001 milliseconds\n"
+    died = f"E1 torch/distributed/elastic/multiprocessing/api.py:8] {ENDED.partition('] ')[2].format(-6)}"
+    found = explain("".join(said.format(rank, 9 if rank == 2 else 8) for rank in range(4)) + died)
+    assert found.title == (
+        "rank 2 called BROADCAST of 9 elements while ranks 0-1,3 called BROADCAST of 8 elements (collective #71)"
+    )
+
+
 @pytest.mark.parametrize(
     ("rank", "said"),
     [

@@ -23,6 +23,8 @@ import re
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.signs import Hit, Sign, anywhere, ended_by, every, in_exception, like, meaning, quotes
 from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
+from ddp_run.record.events import Rank
+from ddp_run.values.words import named_ranks
 
 RULE = Rule(
     *named(__name__, __doc__),
@@ -118,16 +120,22 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def _waited_apart(attempt: Evidence) -> Finding | None:
-    """Find two ranks that timed out in one collective of the whole job, by its number, and called it differently."""
+    """Find ranks that timed out in one collective of the whole job, by its number, and called it differently."""
     logs = [*(death.stderr for death in attempt.deaths), *([attempt.agent.log] if attempt.logs_only else [])]
-    told: dict[tuple[str | None, str | None], dict[str | None, Hit]] = {}
+    told: dict[tuple[str | None, str | None], dict[Rank, Hit]] = {}
     for hit in (hit for log in logs for hit in every(log, _WAITED)):
-        told.setdefault((hit["seq"], hit["group"]), {}).setdefault(hit["rank"], hit)
+        told.setdefault((hit["seq"], hit["group"]), {}).setdefault(Rank(int(hit["rank"] or 0)), hit)
     for (number, group), hits in told.items():
-        one, *others = hits.values()
-        other = next((each for each in others if _called(each) != _called(one)), None)
-        if other is not None:
-            both = (f"rank {hit['rank']} called {hit['op']} of {hit['numel']} elements" for hit in (one, other))
+        alike: dict[tuple[str | None, str | None], list[Rank]] = {}
+        for rank, hit in hits.items():
+            alike.setdefault(_called(hit), []).append(rank)
+        fewest, most = min(alike.values(), key=len), max(reversed(alike.values()), key=len)
+        if fewest is not most:
+            one, other = hits[fewest[0]], hits[most[0]]
+            both = (
+                f"{named_ranks(sorted(ranks))} called {hit['op']} of {hit['numel']} elements"
+                for ranks, hit in ((fewest, one), (most, other))
+            )
             cause = f"{' while '.join(both)} (collective #{number})"
             sure: Confidence = "likely" if group is None else "certain"
             return one.finding(RULE, Death(None), cause, _ADVICE[1:], confidence=sure, also=quotes(other))
