@@ -283,6 +283,9 @@ def test_files_of_ranks() -> None:
         ("KeyErKeyError: ror: 'lr''lr'", "KeyError: 'lr'"),
         ("ValueError: no such mode", "ValueError: no such mode"),
         ("RuntimeError: aa bb aa bb", "RuntimeError: aa bb aa bb"),
+        ("a.ba.b..ErrorErrorError: : pool at 0x1 failed", "a.ba.b..ErrorErrorError: : pool at 0x1 failed"),
+        ("net.apinet.api..OwnErrorOwnError: : pool at 0x1 failed", "net.api.OwnError: pool at 0x1 failed"),
+        ("ValueError: a: : b", "ValueError: a: : b"),
     ],
 )
 def test_several_processes_wrote_the_same_at_once(torn: str, whole: str) -> None:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import re
+
+_COLONS = re.compile(r"(?:: ){2,8}")
+"""Between the name of an exception and its message."""
 _LONGEST = 1000
 _FEW = 6
 
 
 def once(line: str) -> str:
-    """Return the line as one process wrote it, if several wrote the same pieces at once (`ErrorError: : no xno x`)."""
+    """Return the line as one process wrote it, if several wrote the same pieces at once (`ErrorError: : no xno x`).
+
+    Of an exception, the messages may differ: the first one follows the name.
+    """
     for times in range(8 if len(line) <= _LONGEST else 0, 1, -1):
         # Each character occurs a multiple of times; a few of them rule out most lines.
         pieces = _pieces(line, times) if all(line.count(c) % times == 0 for c in line[:_FEW]) else None
         if pieces is not None:
             return pieces
-    return line
+    colons = _COLONS.search(line, 0, _LONGEST)
+    name = _pieces(line[: colons.end()], len(colons[0]) // 2) if colons is not None else None
+    return line if colons is None or name is None else name + line[colons.end() :]
 
 
 def _pieces(line: str, times: int) -> str | None:
