@@ -18,6 +18,7 @@ from zlib import crc32
 import pytest
 from tests.unchanged import slow_if_unchanged
 
+from ddp_run import explain
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted.line_prefixes import assign
 from ddp_run.evidence.pasted.spoken_text import Log
@@ -249,3 +250,25 @@ def test_a_prefix_is_taken_off_as_a_whole() -> None:
     for name in ("pdsh", "GitHub Actions", "logging", "two collectors", "quoted"):
         rewritten = FORMS[name].rewrite(Record("made", tuple(lines), {}))
         assert assign(rewritten)[0] == lines, name
+
+
+@pytest.mark.parametrize(
+    ("form", "apart"),
+    [
+        pytest.param("trainer/{0} ", True, id="torchx"),
+        pytest.param("[node-{0}] ", True, id="in brackets"),
+        pytest.param("train-job-worker-{0} ", True, id="pods"),
+        pytest.param("[worker-{0}] 2026-02-10T04:31:0{0}Z ", True, id="with a time"),
+        pytest.param("2026-02-1{0} ", False, id="dates"),
+        pytest.param("04:31:{0}7 ", False, id="times"),
+    ],
+)
+def test_writers_that_take_turns_are_told_apart_by_a_number_before_each_line(form: str, apart: bool) -> None:
+    frames = ["Traceback (most recent call last):", '  File "train.py", line 3, in <module>', "    main()"]
+    lost = [*frames, "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.8.0.4]:22"]
+    both = zip(lost, [*frames, "KeyError: 'x'"], strict=True)
+    lines = [f"{form.format(k)}{line}" for pair in both for k, line in enumerate(pair)]
+    texts, by = assign(lines)
+    assert len({each.place for each in by}) == (2 if apart else 1)
+    if apart:
+        assert explain("\n".join(lines)).cause == "python-exception", texts

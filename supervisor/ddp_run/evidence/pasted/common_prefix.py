@@ -20,6 +20,7 @@ _NO_WRAPPER = re.compile(r"\[[A-Za-z_]+\d+(?:[-,]\d+)*\]|\]<std|torch[./]|kernel
 """A rank's name, and signs of other writers: the agent, the kernel."""
 _LABELS_WRITER = re.compile(r"^(?![^\n]*\d\d:\d\d:)[^\n]*(?:\b[Rr]ank[ =:_]?\d|:\d{1,6}\]|^\[\d{1,6}\])")
 """A prefix of every line that differs from writer to writer: `host | rank 3 | `, `[host:3] `, `[3] `."""
+_TIME = re.compile(r"\d\d:\d\d|\d{4}-\d\d")
 _OPENS = "([{<"
 """The start of a name that differs from line to line."""
 _TO_A_GAP = re.compile(r"(?<![\w.\-/])[\w.\-/]+$")
@@ -43,15 +44,16 @@ def without(
     before = form_of(texts)
     for _ in range(_LAYERS):
         said = said_below(texts)
-        wrapper = next((w for w in _wrappers(said, stamps, before) if _before_all(said, w)), None)
+        wrapper, known = next((w for w in _wrappers(said, stamps, before) if _before_all(said, w[0])), (None, True))
         if wrapper is None:
             break
-        for index, line in enumerate(texts):
-            hit = wrapper(line) or wrapper(line + " ")  # trailing spaces of empty lines get lost
-            if hit is not None:
-                texts[index] = line[hit.end() :]
-                label = hit[hit.lastgroup] if hit.lastgroup else _LABELS_WRITER.search(hit[0]) and hit[0].strip()
-                places[index] = label or places[index]
+        found = {k: hit for k, line in enumerate(texts) if (hit := wrapper(line) or wrapper(line + " ")) is not None}
+        names = {} if known else {k: _name(hit[0]) for k, hit in found.items()}
+        in_turns = _take_turns(list(names.values()))
+        for index, hit in found.items():  # trailing spaces of empty lines get lost
+            texts[index] = texts[index][hit.end() :]
+            label = hit[hit.lastgroup] if hit.lastgroup else _LABELS_WRITER.search(hit[0]) and hit[0].strip()
+            places[index] = (names[index] if in_turns else label) or places[index]
         before = form_of(texts)
     return texts, places, before
 
@@ -61,16 +63,29 @@ def said_below(lines: Sequence[str]) -> list[str]:
     return [line for line in lines if line and not line.isspace() and not line.startswith(_WITHOUT)]
 
 
-def _wrappers(lines: Sequence[str], stamps: re.Pattern[str], before: re.Pattern[str]) -> Iterator[_Match]:
-    """Return candidates for a prefix of every line: known forms, a host, then the text before most tracebacks."""
-    yield from (stamps.match, before.match)
+def _name(prefix: str) -> str:
+    """Return what stands before a time."""
+    time = _TIME.search(prefix)
+    return prefix[: time.start() if time is not None else None].strip(" [(")
+
+
+def _take_turns(names: Sequence[str]) -> bool:
+    """Whether some come again after others, as those of writers do, and not steps."""
+    runs = 1 + sum(one != other for one, other in pairwise(names))
+    return runs > len(set(names)) > 1
+
+
+def _wrappers(lines: Sequence[str], stamps: re.Pattern[str], before: re.Pattern[str]) -> Iterator[tuple[_Match, bool]]:
+    """Return candidates for a prefix of every line, and whether its form is known: known forms, a host, then the text
+    before most tracebacks."""
+    yield from ((stamps.match, True), (before.match, True))
     if "task" not in before.groupindex and (numbers := _numbering(lines)) is not None:
-        yield numbers
+        yield numbers, True
     if any(HEADER in line or FRAME in line for line in lines):
-        yield _HOST.match
+        yield _HOST.match, True
     for common in _common(lines):
         if common.strip() and not _NO_WRAPPER.search(common):
-            yield re.compile(_NUMBERS.sub(r"\\d+", re.escape(common))).match
+            yield re.compile(_NUMBERS.sub(r"\\d+", re.escape(common))).match, False
 
 
 def _numbering(lines: Sequence[str]) -> _Match | None:
