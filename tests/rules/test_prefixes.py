@@ -18,7 +18,6 @@ from zlib import crc32
 import pytest
 from tests.unchanged import slow_if_unchanged
 
-from ddp_run import explain
 from ddp_run.evidence.model import LogText
 from ddp_run.evidence.pasted.line_prefixes import assign
 from ddp_run.evidence.pasted.spoken_text import Log
@@ -271,4 +270,4 @@ def test_writers_that_take_turns_are_told_apart_by_a_number_before_each_line(for
     texts, by = assign(lines)
     assert len({each.place for each in by}) == (2 if apart else 1)
     if apart:
-        assert explain("\n".join(lines)).cause == "python-exception", texts
+        assert explain_logs([Log(LogText("log", tuple(lines)))]).cause == "python-exception", texts

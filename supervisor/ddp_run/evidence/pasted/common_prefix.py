@@ -53,7 +53,7 @@ def without(
         for index, hit in found.items():  # trailing spaces of empty lines get lost
             texts[index] = texts[index][hit.end() :]
             label = hit[hit.lastgroup] if hit.lastgroup else _LABELS_WRITER.search(hit[0]) and hit[0].strip()
-            places[index] = (names[index] if in_turns else label) or places[index]
+            places[index] = label or (names[index] if in_turns else None) or places[index]
         before = form_of(texts)
     return texts, places, before
 
@@ -66,7 +66,7 @@ def said_below(lines: Sequence[str]) -> list[str]:
 def _name(prefix: str) -> str:
     """Return what stands before a time."""
     time = _TIME.search(prefix)
-    return prefix[: time.start() if time is not None else None].strip(" [(")
+    return prefix.strip() if time is None else prefix[: time.start()].strip(" [(")
 
 
 def _take_turns(names: Sequence[str]) -> bool:
