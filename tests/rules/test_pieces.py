@@ -18,6 +18,9 @@ BARRIER = (
     "INFO:torch.distributed.distributed_c10d:Waiting in store based barrier to initialize process group for rank: 0, "
     "key: store_based_barrier_key:1 (world_size=2, worker_count=1, timeout=0:30:00)\n"
 )
+TIMED_OUT = "torch.distributed.DistNetworkError: The client socket has timed out after "
+WAITED = "torch.distributed.DistStoreError: wait timeout after "
+BOOTSTRAP = "h:4:4 [0] bootstrap.cc:45 NCCL WARN Bootstrap : "
 CHECK = "frame #1: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(std::optional<long>) + 0x1f2 (0x7f12 in a.so)\n"
 CHILD = "subprocess.CalledProcessError: Command '['python', '-u', 'train.py']' died with <Signals.{0}>.\n"
 BOX = "  rank      : 3 (local_rank: 3)\n  exitcode  : -9 (pid: 4242)\n  error_file: <N/A>\n"
@@ -52,6 +55,17 @@ FRAMES = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7
         pytest.param(CHILD.format("SIGABRT: 6"), "native-abort", id="a child's SIGABRT"),
         pytest.param("Stalled ranks:\n0: [allreduce.1]\nmissing ranks: 1, 3\n", "hang", id="Horovod's"),
         pytest.param(BARRIER * 2, "rendezvous-timeout", id="waiting for the others"),
+        pytest.param(
+            f"{TIMED_OUT}120000ms\n  while trying to connect to (n0, 29500).\n", "rendezvous-timeout", id="filled"
+        ),
+        pytest.param(
+            f"{WAITED}900000ms, keys:\n/none/torchelastic/role_info/0\n", "rendezvous-timeout", id="a key below"
+        ),
+        pytest.param(f"{BOOTSTRAP}no socket interface found\n", "nccl-network", id="no interface"),
+        pytest.param(
+            f"{BOOTSTRAP}no socket interface found\nh:4:4 [0] NCCL INFO init.cc:128 -> 3\n", "nccl-network", id="3"
+        ),
+        pytest.param("NCCL WARN NET/IB : Got completion with error 12, opcode 0\n", "nccl-network", id="InfiniBand's"),
         pytest.param("[0] misc/ibvwrap.cc:123 NCCL WARN Call to ibv_create_cq failed\n", "nccl-network", id="verbs"),
         pytest.param(PADDLES, "cuda-oom", id="Paddle's memory"),
         pytest.param(PADDLES_NCCL, "nccl-init", id="Paddle's NCCL"),

@@ -37,6 +37,7 @@ RULE = Rule(
 SYMPTOMS = (
     like(r"\bibv_\w{1,40} failed\b"),
     like(r"NCCL WARN (?:\w{1,30} : |socketStartConnect: )?Connect to \S{1,100} failed : "),
+    like(r"NCCL WARN (?:Bootstrap|NET/\w{1,20}) : (?:no socket interface found|Got completion with error \d)"),
     warning_of_result("26"),
 )
 _ALONE = meaning(

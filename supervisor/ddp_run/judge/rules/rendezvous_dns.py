@@ -31,7 +31,7 @@ _UNRESOLVED = like(
     r"\(gai error: (?P<number>-?\d+) - (?P<said>[^)]*)\)",
 )
 _NOT_REACHED = like(
-    r"he client socket has (?:timed out after \d+ ?m?s while trying to connect to "
+    r"he client socket has (?:timed out after \d+ ?m?s\s{1,9}while trying to connect to "
     r"|failed to connect to any network address of )\((?P<host>[^,()]+), (?P<port>\d+)\)"
 )
 _ETCDS = like(r"Failed to get list of machines from https?://(?P<host>[^\s:/]{1,300})[:/]")

@@ -41,7 +41,7 @@ SYMPTOMS = (
 )
 _TIME = r"(?:(?P<ms>\d{1,20}) ?ms|(?P<s>\d{1,20}) ?s\w*)"
 _CONNECT = like(
-    rf"he client socket has (?:timed out after {_TIME} while trying to connect to "
+    rf"he client socket has (?:timed out after {_TIME}\s{{1,9}}while trying to connect to "
     r"|failed to connect to any network address of )\(?(?P<host>[^\s,()]{1,255})(?:, |:)(?P<port>\d{1,9})\b",
     cause="{who} could not reach the store at {host}:{port}{ within {time}}",
 )
@@ -73,7 +73,7 @@ _IN_RANK = (
         cause="{who} waited {timeout} for the other ranks: {joined} of {wanted} joined",
     ),
     *meaning(
-        like(rf"wait timeout after {_TIME}, keys: (?P<keys>\S+)"),
+        like(rf"wait timeout after {_TIME}, keys:\s{{1,9}}(?P<keys>\S+)"),
         like(rf"Timeout waiting for key: (?P<keys>\S+) after {_TIME}"),
         cause="{who} waited {time} for {whom}, which did not join the store",
     ),
