@@ -253,6 +253,21 @@ def test_without_the_bootstrap_the_agents_summary_is_the_source(tmp_path: Path) 
     assert (death.exception.type, death.exception.line) == ("ValueError", 3)
 
 
+@pytest.mark.parametrize(
+    ("function", "code", "sure"), [("<module>", 1, "certain"), ("fetch", 3, "likely"), ("fetch", 1, "likely")]
+)
+def test_an_exception_that_a_program_caught_and_printed_need_not_have_ended_it(
+    tmp_path: Path, function: str, code: int, sure: str
+) -> None:
+    (tmp_path / "attempt_0" / "rank_1").mkdir(parents=True)
+    text = f'Traceback (most recent call last):\n  File "t.py", line 3, in {function}\n    f()\nKeyError: 3\n'
+    (tmp_path / "attempt_0" / "rank_1" / "stderr.log").write_text(text)
+    verdict = judge(gather(tmp_path, [*start(), failed(19, 1, code), exited(20, 1, code), exited(30, 0, -15)], 0))
+    assert (verdict.cause, verdict.confidence, verdict.exit_code) == ("python-exception", sure, code)
+    said = "rank 1 had caught that KeyError and printed it before it exited"
+    assert (said in verdict.notes) == (sure == "likely")
+
+
 def test_memory_counts_and_the_first_stop_signal(tmp_path: Path) -> None:
     counts = [MemoryCounted(ns(3), 4, None), MemoryCounted(ns(90), 6, 1)]
     events = [*start(), counts[0], SignalReceived(ns(50), 10), SignalReceived(ns(60), 15), counts[1]]

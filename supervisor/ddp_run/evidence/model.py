@@ -95,7 +95,8 @@ class Death:
     `code` is Python's convention (negative: signal); None: unknown. `failed_at` is the stamp taken inside the rank when
     its program failed, `died_at` the kernel's report of its end; the earlier of the two orders deaths. `signals_sent`
     are the signals that ddp-run or the agent had sent to it before it died (the agent's are inferred: it signals all
-    others once one has died). `rank` is None if a log does not show it.
+    others once one has died). `rank` is None if a log does not show it. `only_printed`: its program had caught its
+    `exception` and printed it, and may have ended for another reason.
     """
 
     rank: Rank | None
@@ -107,6 +108,7 @@ class Death:
     failed_at: MonotonicNs | None = None
     died_at: MonotonicNs | None = None
     exception: ExceptionInfo | None = None
+    only_printed: bool = False
     signals_sent: tuple[int, ...] = ()
     stderr: LogText = field(default_factory=lambda: LogText(""))
     stdout: LogText = field(default_factory=lambda: LogText(""))
@@ -213,7 +215,7 @@ class SummaryEntry:
 
 @frozen
 class AgentEnd:
-    """How the agent ended, and its output. `killed_by_us`: ddp-run sent it SIGKILL."""
+    """How the agent ended, its output and the exception at its end. `killed_by_us`: ddp-run sent it SIGKILL."""
 
     code: int | None = None
     log: LogText = field(default_factory=lambda: LogText(""))
@@ -222,7 +224,6 @@ class AgentEnd:
     """When it was reaped."""
     summary: tuple[SummaryEntry, ...] = ()
     exception: ExceptionInfo | None = None
-    """The exception at the end of its log."""
 
     @property
     def own_failure(self) -> Death | None:
@@ -280,7 +281,6 @@ class Evidence:
     script: str | None = None
     nodes: int = 1
     all_nodes_ended_well: bool = False
-    """The ranks of all nodes ended well, as reported between the nodes."""
     folder: str | None = None
     host: str | None = None
     rank_taken: NodeRankTaken | None = None

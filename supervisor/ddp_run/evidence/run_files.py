@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ddp_run.evidence import exception_chain, traceback_text
 from ddp_run.evidence.crash_text import code_before_the_dump
+from ddp_run.evidence.exception_frames import begins_in_function
 from ddp_run.evidence.last_exception import last_exception
 from ddp_run.evidence.launcher_exceptions import starts_a_launcher
 from ddp_run.evidence.log_tail import read_tail
@@ -57,13 +58,15 @@ def with_logs(files: RunFiles, rank_folder: str, death: Death, share: int) -> De
         raised_in_child = exception_chain.of_child(exception) or _of_started(exception, stderr)
     if raised_in_child is not None:  # its phase is unknown
         exception, death = raised_in_child, replace(death, phase=None, step=None, call=None)
+    reported, exception = exception, _cause_of_exit(death.code, exception, stderr)
     return replace(
         death,
         stderr=stderr,
         stdout=stdout,
         stack=stack,
         nccl=_nccl(read(file_names.NCCL), stdout),
-        exception=_cause_of_exit(death.code, exception, stderr),
+        exception=exception,
+        only_printed=reported is None and exception is not None and begins_in_function(exception),
     )
 
 

@@ -198,8 +198,8 @@ class _Judgement:
         code = None if self.attempt.logs_only and own_code is None else shell_code(own_code) or 1
         verdict = Verdict("failed", code, first_failure=first_failure, collateral=gone)
         self._cross_check(death)
-        if not self.attempt.logs_only and (note := note_on(death)) is not None:
-            self.notes.append(note)
+        if not self.attempt.logs_only:
+            self._mind_what_it_caught(death)
         verdict = replace(verdict, phase=death.phase, step=death.step, call=death.call)
         verdict = self._as_sure_as_the_order(verdict.with_finding(first.finding), judged)
         return replace(verdict, confidence="likely") if self.close and verdict.confidence == "certain" else verdict
@@ -320,6 +320,14 @@ class _Judgement:
         )
         if root is not None or self.why:
             self.notes.append(f"torchrun's summary names rank {root.rank}; {seen}" if root is not None else seen)
+
+    def _mind_what_it_caught(self, death: Death) -> None:
+        """Add notes on exceptions that did not end the rank by themselves: of a thread, or caught and printed."""
+        if (note := note_on(death)) is not None:
+            self.notes.append(note)
+        if death.exception is not None and death.only_printed and (death.code or 0) > 0:
+            self.close = True
+            self.notes.append(f"{death.who} had caught that {death.exception.type} and printed it before it exited")
 
     def _as_sure_as_the_order(self, verdict: Verdict, judged: Sequence[Judged]) -> Verdict:
         """Reduce the confidence if the order is unknown. Without stamps, failures within a second cannot be ordered.

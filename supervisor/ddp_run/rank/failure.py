@@ -18,15 +18,15 @@ _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 
 
-def record(
+def report(
     boot: "Any",
     at: int,
     code: int,
     error: BaseException,
     trace: "TracebackType | None",
     load: "Callable[[str], Any]",
-) -> None:
-    """Send "failed" to ddp-run and leave torch's error file.
+) -> "dict[str, Any]":
+    """Send "failed" to ddp-run; return what it says of the exception.
 
     `at`: nanoseconds of CLOCK_MONOTONIC; `code`: what the interpreter will exit with; `trace`: the traceback without
     our frames; `load` gives a module of this folder.
@@ -39,7 +39,7 @@ def record(
         except Exception:  # the message has the numbers
             pass
     _send(boot, at, code, shown)
-    write_error_file(shown)
+    return shown
 
 
 class HeldSignals:

@@ -202,7 +202,7 @@ class Program:
         """
         if self._boot is None:
             return
-        self._say_before("_exit", self._stamp)
+        self._say_before("_exit", self._stamp_exit)
         for name in ("execv", "execve"):  # all others call these two by their names in `os`
             self._say_before(name, self._stamp_replaced)
 
@@ -229,6 +229,17 @@ class Program:
             self._replaced = True  # execvp tries one folder after another
             self._boot.say("phase", time.monotonic_ns(), phase="replaced")
 
+    def _stamp_exit(self, status: int) -> None:
+        """Send the exit code, and the exception whose handler calls `os._exit`, if one does."""
+        at, code, error = time.monotonic_ns(), status & 0xFF, sys.exc_info()[1]
+        if code and error is not None and not self._told and self._boot is not None and os.getpid() == self._boot.pid:
+            try:
+                self._load("failure").report(self._boot, at, code, error, self.strip(error.__traceback__), self._load)
+                self._told = True
+            except Exception:
+                pass
+        self._stamp(status)
+
     def _stamp(self, status: int) -> None:
         """Send the program's exit code, unless more was sent. A forked child's end is not the rank's."""
         try:
@@ -252,7 +263,8 @@ class Program:
                 failure = self._load("failure")
                 held = held or failure.HeldSignals()
                 held.hold()
-                failure.record(self._boot, at, code, error, self.strip(error.__traceback__), self._load)
+                shown = failure.report(self._boot, at, code, error, self.strip(error.__traceback__), self._load)
+                failure.write_error_file(shown)
                 break
             except Exception:
                 pass
