@@ -128,7 +128,14 @@ def test_one_node_has_nothing_of_several_nodes(tmp_path: Path) -> None:
     assert returned == 0
     assert "ddp_run.supervise.attempt" in loaded
     assert not [name for name in loaded if name.startswith("ddp_run.supervise.nodes")]
-    assert "structlog" in loaded
-    assert not [name for name in loaded if name.startswith("rich.")], "structlog asks for it"
+    assert "structlog" not in loaded, "only messages in JSON need it"
     said = tmp_path / "ddp-run-logs" / "latest" / "attempt_0" / "rank_0" / "stdout.log"
     assert said.read_text() == "sockets of --nproc-per-node=1 train.py []\n"
+
+
+def test_messages_in_json_load_structlog_without_what_it_asks_for(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    returned, loaded = _loaded(tmp_path, "--nproc-per-node=1", "--log-format=json", "train.py")
+    assert returned == 0
+    assert "structlog" in loaded
+    assert not [name for name in loaded if name.startswith("rich.")]
