@@ -39,6 +39,8 @@ WARNED += "PyTorch installation.\n"
 MEMORY = "of which 2.00 MiB is free. Including non-PyTorch memory, this process has 9.90 GiB memory in use. Of the al\n"
 HELD = "in use. Of the allocated memory 9.50 GiB"
 SUMMARY = "E1 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 0 (pid: 9) of x\n"
+CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:7873\n"
+HCCLS = "[ERROR] HCCL(34,python):2026-07-15-19:50:49.176.080 [topoinfo_exchange_server.cc:314] [55][Get]"
 FRAMES = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in <module>\n    check(x)\n'
 
 
@@ -49,6 +51,26 @@ FRAMES = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7
         pytest.param(f"step 9 {KERNEL.format(3)}{KERNEL.format(4)}\n", "device-side-assert", id="two kernels' at once"),
         pytest.param("ops.cu:88: gather(int): Assertion `i < n' failed.\n", "device-side-assert", id="an own kernel's"),
         pytest.param(SIZES * 2, "checkpoint-mismatch", id="sizes"),
+        pytest.param(SIZES.replace(": copying", ":\n\tcopying"), "checkpoint-mismatch", id="sizes in several lines"),
+        pytest.param("io.cpp:80: Server::run():\n  Assertion `n > 0' failed.\n" + CLOSED, "native-abort", id="assert"),
+        pytest.param("io.cpp:80: void run(): Assertion `n > 0' failed.\n", "native-abort", id="assert in one line"),
+        pytest.param(f"{HCCLS}topo exchange server get socket timeout! timeout[120 s]\n", "nccl-init", id="HCCL's"),
+        pytest.param(
+            "RuntimeError: unable to open shared memory object </torch_5_9> in read-write mode\n",
+            "too-many-open-files",
+            id="shared memory",
+        ),
+        pytest.param(
+            f"feed | {CLOSED}work0 exited with code 0\nwork1 exited with code 0\nfeed exited with code 1\n",
+            "peer-died",
+            id="containers",
+        ),
+        pytest.param(
+            '^^^^^^  File "/a/fit.py", line 16, in read\n^^^FileNotFoundError^^: ^^    [Errno 2] No such file or '
+            "directory: '/a/b.yaml'^^with open(name) as file:\n^^\n^^ ^^^^^^\n",
+            "file-not-found",
+            id="others' marks",
+        ),
         pytest.param(NANS, "nan-divergence", id="nan on every line"),
         pytest.param(CHECK, "nccl-timeout-hang", id="a frame of the watchdog"),
         pytest.param(CHILD.format("SIGSEGV: 11"), "segfault", id="a child's SIGSEGV"),

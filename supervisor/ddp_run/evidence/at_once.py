@@ -6,6 +6,8 @@ import re
 
 _COLONS = re.compile(r"(?:: ){2,8}")
 """Between the name of an exception and its message."""
+_MARKS = re.compile(r"\^[\^ ]{0,400}")
+"""Those below a statement, since Python 3.11."""
 _LONGEST = 1000
 _FEW = 6
 
@@ -13,8 +15,10 @@ _FEW = 6
 def once(line: str) -> str:
     """Return the line as one process wrote it, if several wrote the same pieces at once (`ErrorError: : no xno x`).
 
-    Of an exception, the messages may differ: the first one follows the name.
+    Of an exception, the messages may differ: the first one follows the name. Others' marks may stand around the name.
     """
+    if "^" in line[:_LONGEST].partition(": ")[0]:
+        line = _MARKS.sub("", line)
     for times in range(8 if len(line) <= _LONGEST else 0, 1, -1):
         # Each character occurs a multiple of times; a few of them rule out most lines.
         pieces = _pieces(line, times) if all(line.count(c) % times == 0 for c in line[:_FEW]) else None

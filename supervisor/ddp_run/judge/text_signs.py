@@ -31,6 +31,8 @@ _MOST_EXCEPTIONS = 40
 _MOST_LINES_ASKED = 60
 _ABORTS = re.compile(
     r"terminate called|Fatal Python error: (?!Seg)|double free|free\(\): |stack smashing|\*\*\* SIGABRT received at "
+    # assert(3), also wrapped; the same in a kernel fails on the device
+    r"|^(?!.{1,400}\.(?:cuh?|hip):\d)(?:.{1,600}: {0,8}|\s{1,8})Assertion `[^`'\n]{1,300}' failed\.$"
 )
 _KERNELS_CRASH = re.compile(r"\]: segfault at [0-9a-f]|traps: [^\n]{1,60} general protection")
 _OF_RAYS_DRIVER = re.compile(r"ray\.exceptions\.\w{1,40}Error\b")

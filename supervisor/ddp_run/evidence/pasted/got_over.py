@@ -55,7 +55,10 @@ _WITH_0 = re.compile(
 """What started the program says how it ended."""
 _ASKED = re.compile(r"(?:^|[\s;])echo \$\?\s*$")
 """A shell's prompt; the code is in the next line."""
-_SOME_FAILED = re.compile(r"\b[1-9]\d{0,6} of \d{1,7} [^\n]{0,40}\bfailed\b")
+_SOME_FAILED = re.compile(
+    r"\b[1-9]\d{0,6} of \d{1,7} [^\n]{0,40}\bfailed\b|^\S{1,100} exited with code [1-9]\d{0,2}\s*$"
+)
+"""Also of several containers, as Docker Compose reports their ends."""
 _STATE = re.compile(
     r"(?i:\bjob)[^\n]{0,40}?[Ss]tate(?:[:=] ?| )(?P<of_job>[A-Z_]{4,20})\b"
     r"|(?:exit_?code|ExitCode)[:=] ?\d{1,3}\b[^\n]{0,10}? [Ss]tate[:=] ?(?P<with_code>[A-Z_]{4,20})\b"

@@ -31,7 +31,7 @@ RULE = Rule(
     unlike="loading",
 )
 FRAMES = re.compile(r"/torch/nn/modules/module\.py load_state_dict")
-SYMPTOMS = (like(r"\bsize mismatch for [\w.]{1,400}: copying a param"),)
+SYMPTOMS = (like(r"\bsize mismatch for [\w.]{1,400}:\s{1,9}copying a param"),)
 _NO_KEY = "{who} found no key '{key}' in a checkpoint{where}"
 SIGNS = meaning(
     like(r"Error\(s\) in loading state_dict for(?: (?P<model>[\w.\[\]]+):(?P<body>[\s\S]*)|\s*$)"),

@@ -52,6 +52,8 @@ SIGNS = (*ERRORS, *REASONS, _UNIQUE_ID, _HCCL)
 SYMPTOMS = (
     like(r"NCCL WARN (?:Bootstrap Root : rank \d{1,7} of \d{1,7} ranks has already checked in|Cuda failure)"),
     warning_of_result("1345"),
+    # HCCL's root, and the others: ranks that did not connect in time (hiascend.com, HCCL user guide, EI0015)
+    like(r"\bHCCL\(.{1,200}topo exchange server get socket timeout!|fault_info\[\"Failed to connect agent\["),
 )
 _CODES = frozenset({"ncclInvalidUsage", "ncclInvalidArgument", "ncclInternalError", "ncclUnhandledCudaError"})
 _VERSIONS = re.compile(r"[Mm]ismatched NCCL version|mismatch in (?:info|rank count) from procs|Message truncated")

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
-from ddp_run.judge.signs import Sign, ended_by, meaning
+from ddp_run.judge.signs import Sign, ended_by, like, meaning
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -40,6 +40,11 @@ SIGNS = meaning(
     Sign(
         "received 0 items of ancdata",
         cause="{who} could not receive a file descriptor from a worker: most likely too many are open",
+        likely=True,
+    ),
+    like(
+        r"unable to open shared memory object </torch_\w{1,80}> in read-write mode$",  # older torch gives no number
+        cause="{who} could not open shared memory to pass a tensor: most likely too many files are open (ulimit -n)",
         likely=True,
     ),
     Sign(
