@@ -127,9 +127,8 @@ def handled(exception: ExceptionInfo, *, expected: bool = False) -> ExceptionInf
     if not _raised_while_handling(exception):
         return None
     origin = chain(exception)[-1]
-    told = CHAIN.findall(exception.traceback)[0].startswith(DIRECT)
     left = in_exit(exception) and not raised_by_program(exception)
-    unexpected = expected or told or left or reports_another(exception)
+    unexpected = expected or _is_direct(exception, 0) or left or reports_another(exception)
     expects = _END_OF_DATA if unexpected else _EXPECTED
     if origin is exception or origin.type.rpartition(".")[2] in expects:
         return None
@@ -150,8 +149,7 @@ def _links_after(link: ExceptionInfo, exception: ExceptionInfo) -> list[str]:
 
 def raised_again(exception: ExceptionInfo) -> bool:
     """Whether the program raised it while it handled an exception of a chain that began with `raise … from`."""
-    links = CHAIN.findall(exception.traceback)
-    return bool(links) and links[0].startswith(DIRECT) and raised_by_program(exception)
+    return _is_direct(exception, 0) is True and raised_by_program(exception)
 
 
 def raised_by_handler(exception: ExceptionInfo) -> bool:
@@ -170,8 +168,13 @@ def may_be_handled(link: ExceptionInfo, exception: ExceptionInfo) -> bool:
 
 def _raised_while_handling(exception: ExceptionInfo) -> bool:
     """Whether it was raised during the handling of another, not from it."""
+    return _is_direct(exception, -1) is False
+
+
+def _is_direct(exception: ExceptionInfo, which: int) -> bool | None:
+    """Whether this link of its chain is a `raise … from`, and not the handling of another; None if it has no links."""
     links = CHAIN.findall(exception.traceback)
-    return bool(links) and not links[-1].startswith(DIRECT)
+    return links[which].startswith(DIRECT) if links else None
 
 
 def only_mentions(said: re.Match[str]) -> bool:

@@ -35,10 +35,9 @@ _PROGRAM_ENDED = re.compile(
 
 def is_launchers(info: ExceptionInfo) -> bool:
     """Whether a launcher raised it, or one that runs parts of it."""
-    name = info.type.rpartition(".")[2]
     if is_agents(info.type) or says_a_launcher(info.message):
         return True
-    if name == "CalledProcessError" and _LAUNCHER.search(info.traceback):
+    if _of_subprocess(info) and _LAUNCHER.search(info.traceback):
         return True
     return bool(AGENT_FRAME.search(info.traceback))
 
@@ -56,17 +55,18 @@ def says_a_launcher(text: str) -> bool:
 
 def starts_a_launcher(info: ExceptionInfo) -> bool:
     """Whether it only says that a program which it had started failed: that program's own message is above it."""
-    name = info.type.rpartition(".")[2]
-    if name in _NOTEBOOKS or _QUOTES_A_PROGRAM in info.message:
+    if info.type.rpartition(".")[2] in _NOTEBOOKS or _QUOTES_A_PROGRAM in info.message:
         return True
-    if name == "CalledProcessError":
-        return started_python(info)
-    return tells_of_a_program(info)
+    return started_python(info) if _of_subprocess(info) else tells_of_a_program(info)
 
 
 def started_python(info: ExceptionInfo) -> bool:
     """Whether it says that a Python program or a launcher failed, which it had started: how, is in that one's words."""
-    return info.type.rpartition(".")[2] == "CalledProcessError" and _STARTED.search(info.message) is not None
+    return _of_subprocess(info) and _STARTED.search(info.message) is not None
+
+
+def _of_subprocess(info: ExceptionInfo) -> bool:
+    return info.type.rpartition(".")[2] == "CalledProcessError"
 
 
 def tells_of_a_program(exception: ExceptionInfo) -> bool:

@@ -21,6 +21,7 @@ _NO_WRAPPER = re.compile(r"\[[A-Za-z_]+\d+(?:[-,]\d+)*\]|\]<std|torch[./]|kernel
 _LABELS_WRITER = re.compile(r"^(?![^\n]*\d\d:\d\d:)[^\n]*(?:\b[Rr]ank[ =:_]?\d|:\d{1,6}\]|^\[\d{1,6}\])")
 """A prefix of every line that differs from writer to writer: `host | rank 3 | `, `[host:3] `, `[3] `."""
 _TIME = re.compile(r"\d\d:\d\d|\d{4}-\d\d")
+"""The start of a time or a date, which ends a writer's name."""
 _OPENS = "([{<"
 """The start of a name that differs from line to line."""
 _TO_A_GAP = re.compile(r"(?<![\w.\-/])[\w.\-/]+$")
