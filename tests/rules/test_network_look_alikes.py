@@ -252,3 +252,24 @@ def test_torch_counts_ranks_within_the_group(rank: int, said: str) -> None:
     text += "CollectiveFingerPrint(SequenceNumber=13OpType=BARRIER), but Rank 1 is running collective: "
     text += "CollectiveFingerPrint(SequenceNumber=0OpType=GATHER).Collectives differ in the following aspects: \n"
     assert explain(text).title == said
+
+
+def test_words_of_the_watchdog_that_a_program_prints_are_not_its_own() -> None:
+    printed = "ignored: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)\n"
+    waited = "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 16000ms for recv operation to complete"
+    assert verdict_of(f"{printed}{MAIN}{TORCH.format('barrier')}{waited}\n").cause == "gloo-timeout-hang"
+
+
+def test_what_was_raised_from_the_loss_of_a_peer_only_follows_it() -> None:
+    lost = f"{MAIN}{TORCH.format('barrier')}RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer\n"
+    link = "\nThe above exception was the direct cause of the following exception:\n\n"
+    raised = f"{MAIN.replace('main()', 'raise RuntimeError(name) from e')}RuntimeError: training was aborted\n"
+    assert verdict_of(lost + link + raised).cause == "peer-died"
+
+
+def test_sighup_after_sigterm_ends_a_login_session() -> None:
+    said = f"{MAIN}torch.distributed.elastic.multiprocessing.api.SignalException: Process 491 got signal: {{}}\n"
+    handling = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    assert verdict_of(said.format(15)).cause == "preempted-sigterm"
+    assert verdict_of(said.format(15) + handling + said.format(1)).cause == "terminal-closed"
+    assert verdict_of(said.format(1) + handling + said.format(15)).cause == "terminal-closed"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ddp_run.observe.stall_watch import Due, RankLook, Watch
 from ddp_run.record.events import Rank
 
@@ -18,6 +20,14 @@ def fed(watch: Watch, seconds: range, *looks: RankLook, due: Due = Due.CLOSER) -
 
 def test_a_look_after_fifteen_seconds_and_every_thirty_after() -> None:
     assert fed(Watch(), range(100, 200), ranks_at(100)) == [115, 145, 175]
+
+
+@pytest.mark.parametrize(
+    ("end_after_s", "looks"),
+    [(300.0, [115, 145, 175]), (20.0, [115, 135, 155, 175, 195]), (12.0, [109, 121, 133]), (1.0, [103, 109, 115, 121])],
+)
+def test_a_look_is_over_by_the_time_at_which_the_job_is_to_end(end_after_s: float, looks: list[int]) -> None:
+    assert fed(Watch(end_after_s), range(100, 200), ranks_at(100))[: len(looks)] == looks
 
 
 def test_an_early_look_once_in_a_pause() -> None:

@@ -49,7 +49,7 @@ class Observer:
 
     `boards`: folders that may hold their boards; `folder`: the attempt's; `environ`: the agent's, which the ranks
     inherit (reading theirs takes a lock that a rank may hold forever); `helpers`: gets the processes started here;
-    `others`: the job's other nodes, if they can be asked.
+    `others`: the job's other nodes, if they can be asked; `end_after_s`: as in `Watch`.
     """
 
     def __init__(
@@ -60,9 +60,10 @@ class Observer:
         environ: Mapping[str, str],
         helpers: HelperProcesses,
         others: OtherNodes | None = None,
+        end_after_s: float | None = None,
     ) -> None:
         self.boards = Boards(boards, run_folder)
-        self._watch = Watch()
+        self._watch = Watch(end_after_s)
         self._closer: Generator[float, None, list[Event]] | None = None
         """A closer look in progress: gives the seconds until each next turn, and ends with its events."""
         self._is_early = False

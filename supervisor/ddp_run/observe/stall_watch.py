@@ -29,6 +29,8 @@ QUIET_S = 10.0
 """A rank stands still if it was not seen to work for this long, and nothing else shows progress."""
 EARLY_S = 3.0
 """After this long without progress, or STEPS_OF_PATIENCE usual steps, the flight recorders are read."""
+_LOOK_TAKES_S = 3.0
+"""A closer look should be over by the time at which the user wants a job to end that stands still."""
 _EARLY_AGAIN_S = 10.0
 """Then not again for this long, doubled each time up to _AT_MOST_S: a job may pause at every step."""
 _AT_MOST_S = 600.0
@@ -68,6 +70,8 @@ class RankLook:
 class Watch:
     """Decides when to take a closer look. Call `look` once a second."""
 
+    end_after_s: float | None = None
+    """After this long without progress, the user wants the job to end."""
     _seen_at: int = 0
     _steps: dict[Rank, tuple[int, int]] = field(default_factory=dict)
     _durations: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
@@ -108,7 +112,8 @@ class Watch:
         all_stand = self.joined or at - latest >= QUIET_S * _SECOND
         if not all_stand and at - latest >= EARLY_S * _SECOND:
             return None  # the next looks will tell
-        if self._asked_at and at - self._asked_at < AGAIN_S * _SECOND and all_stand == self._all_stood:
+        again_s = AGAIN_S if self.end_after_s is None else min(AGAIN_S, max(2 * _LOOK_TAKES_S, self.end_after_s))
+        if self._asked_at and at - self._asked_at < again_s * _SECOND and all_stand == self._all_stood:
             return None
         self._asked_at, self._all_stood = at, all_stand
         return Due.CLOSER
@@ -123,9 +128,8 @@ class Watch:
         """Seconds without progress after which a closer look is due."""
         if not self.joined:
             return self._alone_s
-        if self._someone_left:
-            return PATIENCE_LEFT_S
-        return max(PATIENCE_S, STEPS_OF_PATIENCE * self.step_s)
+        usual = PATIENCE_LEFT_S if self._someone_left else max(PATIENCE_S, STEPS_OF_PATIENCE * self.step_s)
+        return usual if self.end_after_s is None else min(usual, max(EARLY_S, self.end_after_s - _LOOK_TAKES_S))
 
     @property
     def step_s(self) -> float:

@@ -89,7 +89,8 @@ class AttemptWatch:
             boards, run_folder = self._run.inbox.board_folders, self._run.folder.path
             places = (boards, run_folder, self._folder)
             others = None if self._run.nodes is None else self._run.nodes.others
-            self._observer = Observer(*places, self._environ, self._run.helpers, others)
+            timeout_s = self._run.plan.options.hang_timeout_s
+            self._observer = Observer(*places, self._environ, self._run.helpers, others, timeout_s)
             self._loop.set_timer(_FIRST_LOOK_S, self._look_at_progress)
         self._observer.boards.forget(event.rank)
 

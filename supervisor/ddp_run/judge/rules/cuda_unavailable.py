@@ -58,7 +58,8 @@ _BUILT_WITHOUT = meaning(
         like(r"Torch not (?:compiled|linked) with (?P<lacks>CUDA|XPU) enabled"),
         like(r"PyTorch not compiled with (?P<lacks>CUDA) support!"),
         like(r"PyTorch was compiled without (?P<lacks>CUDA|XPU) support"),
-        like(r"Distributed package doesn't have (?P<lacks>NCCL|XCCL) built in"),
+        # nor do torch's builds with CUDA for Windows have it
+        like(r"Distributed package doesn't have (?P<lacks>NCCL|XCCL) built in", likely=True),
         cause="this torch is built without {lacks}",
     ),
     *meaning(

@@ -48,6 +48,8 @@ _WORK = (
     r"(?: ran for (?P<ran>\d{1,20}) milliseconds)?|\s*$)"
 )
 _CAUGHT = like(_WORK)
+_BY_ITSELF = re.compile(r"\bRank \d{1,9}\] [^\n]{0,80}[Cc]aught collective")
+"""How the watchdog writes it; programs quote its words."""
 _TIMED_OUT = (
     _CAUGHT,
     like(r"Timeout at NCCL work: (?P<seq>\d+), last enqueued NCCL work: (?P<enqueued>\d+)"),
@@ -142,7 +144,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 def _raised_later(death: Death) -> bool:
     """Whether the rank raised after its own watchdog's message: the collective returns data that was never received."""
     first = _first(death)
-    if first is None or first.quote is None or death.exception is None:
+    if first is None or first.quote is None or death.exception is None or not _BY_ITSELF.search(first.quote.text):
         return False
     return any((first.quote.line or 0) < (shown.line or 0) for shown in line_of(death.stderr, death.exception))
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 import signal
 
+from ddp_run.evidence.exception_chain import chain, raised_from
 from ddp_run.evidence.exception_frames import statement
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.evidence.windows import LAST_WORDS
@@ -23,6 +24,7 @@ from ddp_run.judge.lost_peers import address
 from ddp_run.judge.quoted_line import line_of
 from ddp_run.judge.signs import Sign, in_last_words, like
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
+from ddp_run.record.events import ExceptionInfo
 
 RULE = Rule(
     *named(__name__, __doc__),
@@ -64,19 +66,27 @@ _ABORTS = re.compile(r"terminate called|what\(\): |[Ww]atchdog|[Tt]erminating th
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
-    """Match a torch exception about a lost connection that ended the rank; without an exception, its last lines."""
+    """Match a torch exception about a lost connection that ended the rank, or that the program's was raised from;
+    without an exception, its last lines."""
     raised = death.exception
     if raised is not None:
-        name = raised.type.rpartition(".")[2]
-        of_torch = (
-            name != "RuntimeError" or "/torch/distributed/" in raised.traceback or _ASKED.search(statement(raised))
+        links = (link for link in chain(raised) if link is raised or raised_from(raised, link))
+        lost = next(filter(_tells_of_a_loss, links), None)
+        return (
+            None if lost is None else Finding(RULE, _cause(death, attempt, lost.message), line_of(death.stderr, lost))
         )
-        lost = any(sign.search(raised.message) for sign in SIGNS) or (of_torch and _STORE_LOST.search(raised.message))
-        if name not in _TORCHS | _OTHERS or not lost:
-            return None
-        return Finding(RULE, _cause(death, attempt, raised.message), line_of(death.stderr, raised))
     hit = in_last_words(death, SIGNS, LAST_WORDS) if _may_follow(death, attempt) else None
     return hit.finding(RULE, death, _cause(death, attempt, hit.text), confidence="certain") if hit is not None else None
+
+
+def _tells_of_a_loss(raised: ExceptionInfo) -> bool:
+    name = raised.type.rpartition(".")[2]
+    if name not in _TORCHS | _OTHERS:
+        return False
+    if any(sign.search(raised.message) for sign in SIGNS):
+        return True
+    of_torch = name != "RuntimeError" or "/torch/distributed/" in raised.traceback or _ASKED.search(statement(raised))
+    return bool(of_torch and _STORE_LOST.search(raised.message))
 
 
 def _may_follow(death: Death, attempt: Evidence) -> bool:

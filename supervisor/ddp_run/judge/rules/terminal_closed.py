@@ -28,11 +28,13 @@ RULE = Rule(
     code="DDP908",
     layer=Layer.ENDED,
     retry=Retry(helps=True, reason="the job itself did not fail: its terminal went away"),
+    wins_over=(("preempted-sigterm", "systemd ends a login session by SIGTERM and, at once, SIGHUP"),),
 )
 SIGNS = (
     like(r"SignalException: Process \d+ got signal: 1\b"),
     like(r"Received (?:1|Signals\.SIGHUP) death signal, shutting down workers"),
 )
+_TERMINATED = (like(r"SignalException: Process \d+ got signal: 15\b"),)
 _STILL_GONE = Retry(helps=False, reason="the terminal will still be gone")
 _ADVICE = (
     "tmux new -s train   # start the job in it; detach with Ctrl-b d, reattach with: tmux attach -t train",
@@ -53,10 +55,15 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
 
 
 def match_stop(attempt: Evidence) -> Finding | None:
-    """Match a job stopped by SIGHUP."""
-    if attempt.stop_signal != signal.SIGHUP:
+    """Match a job stopped by SIGHUP, or by SIGTERM and then SIGHUP: so systemd ends the processes of a login session.
+
+    Source: systemd.kill(5), SendSIGHUP, which logind sets for sessions. torch's agent was still stopping then.
+    """
+    hit, told = in_whole_log(attempt, SIGNS), in_whole_log(attempt, _TERMINATED)
+    session = hit is not None and told is not None and told.index < hit.index and attempt.stop_signal == signal.SIGTERM
+    if attempt.stop_signal != signal.SIGHUP and not session:
         return None
-    hit = in_whole_log(attempt, SIGNS)
-    cause = "the job was stopped by SIGHUP: its terminal was probably closed"
+    by = "SIGTERM and then SIGHUP" if session else "SIGHUP"
+    cause = f"the job was stopped by {by}: its terminal was probably closed"
     stopped = Retry(helps=False, reason="the job was stopped")
     return Finding(RULE, cause, quotes(hit), _ADVICE, "likely", retry=stopped)
