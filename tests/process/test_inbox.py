@@ -16,7 +16,16 @@ from typing import Any
 import pytest
 from tests.waiting import limit
 
-from ddp_run.record.events import ExceptionInfo, MonotonicNs, Noted, Rank, RankFailed, RankPhase, RankStarted
+from ddp_run.record.events import (
+    ExceptionInfo,
+    MonotonicNs,
+    Noted,
+    Rank,
+    RankFailed,
+    RankPhase,
+    RankStarted,
+    RankUnwinds,
+)
 from ddp_run.supervise.inbox import Inbox, Said, clear_stale
 from ddp_run.supervise.loop import Loop
 from ddp_run.supervise.ranks import RankProcess, Ranks
@@ -56,7 +65,7 @@ def said(inbox: Inbox) -> list[Said]:
 
 
 def test_what_ranks_say(inbox: Inbox) -> None:
-    for message in (HELLO, FAILED, FAILED | {"exception": None}, PHASE, MISSED):
+    for message in (HELLO, FAILED, FAILED | {"exception": None}, FAILED | {"event": "unwinds"}, PHASE, MISSED):
         send(inbox, message)
     heard = inbox.read()
     assert {(each.attempt, each.restart, each.rank, each.sender) for each in heard} == {(0, 1, 3, os.getpid())}
@@ -66,6 +75,7 @@ def test_what_ranks_say(inbox: Inbox) -> None:
     assert others == [
         RankFailed(MonotonicNs(AT), Rank(3), 1, 1, ExceptionInfo("ValueError", "no", "/a.py", 3, "f")),
         RankFailed(MonotonicNs(AT), Rank(3), 1, 1, None),
+        RankUnwinds(MonotonicNs(AT), Rank(3), 1, 1, ExceptionInfo("ValueError", "no", "/a.py", 3, "f")),
         RankPhase(MonotonicNs(AT), Rank(3), 1, "training"),
         Noted(MonotonicNs(AT), "rank 3 cannot be monitored: hook: OSError: no"),
     ]
@@ -99,6 +109,7 @@ BROKEN: list[bytes | dict[str, Any]] = [
     FAILED | {"code": None},
     FAILED | {"code": 0},
     FAILED | {"code": -11},
+    FAILED | {"event": "unwinds", "code": 0},
     FAILED | {"exception": []},
     FAILED | {"exception": RAISED | {"type": None}},
     FAILED | {"exception": RAISED | {"line": 1e999}},

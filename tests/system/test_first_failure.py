@@ -107,6 +107,29 @@ def test_the_cause_and_not_its_victims_in_a_training(ddp: Launcher, fault: str, 
     assert_victims(ddp("--nproc-per-node", 3, TRAIN, "--fault", fault, "--rank", 2), code)
 
 
+# Rank 2 raises, lets go of the others on the way out, and takes its time: they end first, and the agent ends it.
+CLEANS_UP = """
+import time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+try:
+    for step in range(4):
+        if step == 2 and rank == 2: raise ValueError("bad record")
+        dist.all_reduce(torch.ones(1))
+finally:
+    dist.destroy_process_group()
+    if rank == 2: time.sleep(60)
+"""
+
+
+def test_a_rank_that_is_ended_while_it_cleans_up_after_its_exception(ddp: Launcher) -> None:
+    outcome = ddp("--nproc-per-node", 3, ddp.script(CLEANS_UP))
+    assert_victims(outcome, 1)
+    assert outcome.verdict["first_failure"]["exception"]["message"] == "bad record"
+    assert outcome.verdict["confidence"] == "certain"
+
+
 # Rank 1 fails and stays; rank 0 waits for it, as in a collective.
 STUCK = """
 import os, threading, time

@@ -34,6 +34,7 @@ from ddp_run.record.events import (
     RankFinished,
     RankPhase,
     RankStarted,
+    RankUnwinds,
     RunStarted,
     SignalReceived,
     SignalSent,
@@ -251,6 +252,24 @@ def test_without_the_bootstrap_the_agents_summary_is_the_source(tmp_path: Path) 
     assert (death.rank, death.pid, death.failed_at) == (1, 77, None)
     assert death.exception is not None
     assert (death.exception.type, death.exception.line) == ("ValueError", 3)
+
+
+@pytest.mark.parametrize(
+    ("later", "code", "first"),
+    [
+        pytest.param([], -15, 1, id="ended on its way out"),
+        pytest.param([RankPhase(MonotonicNs(19), Rank(1), 0, "init")], -15, 0, id="it went on"),
+        pytest.param([], 0, 0, id="it ended well"),
+        pytest.param([failed(21, 1, 3)], 3, 1, id="it reported its failure"),
+    ],
+)
+def test_a_rank_that_is_ended_on_its_way_out_had_failed(
+    tmp_path: Path, later: list[Event], code: int, first: int
+) -> None:
+    unwinds = RankUnwinds(ns(18), Rank(1), 0, 1, ExceptionInfo("KeyError", "3"))
+    events = [*start(), unwinds, *later, failed(20, 0, 9), exited(22, 0, 9), exited(30, 1, code)]
+    events.sort(key=lambda event: event.at)
+    assert gather(tmp_path, events, 0).deaths[0].rank == (0 if later and code == 3 else first)
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ JOURNAL: tuple[Event, ...] = (
     events.RankStarted(at(), R0, events.LocalRank(0), 0, 101, 2, 2, "attempt_0/rank_0", True),
     events.RankStarted(at(), R1, events.LocalRank(1), 0, 102, 2, 2, "attempt_0/rank_1", True),
     events.RankPhase(at(), R1, 0, "training"),
+    events.RankUnwinds(at(), R1, 0, 1, events.ExceptionInfo("ValueError", "no", "/a.py", 3, "f")),
     events.RankFinished(at(), R1, 0),
     events.ProgressSampled(at(), (R0, R1), ("training", "training"), (5, 5), (6, 6), ("", "")),
     events.MemorySampled(at(), (R0, R1), (10**6, 10**6), (0, 0), 10**9, 2 * 10**9, None, None, 10**8, 10**9),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ddp_run.evidence import childfailed
@@ -15,13 +15,16 @@ from ddp_run.record.events import (
     RankExited,
     RankFailed,
     RankFinished,
+    RankPhase,
     RankStarted,
+    RankUnwinds,
     SignalSent,
     Target,
 )
 
 _AGENT_KILLS_AFTER_NS = 25_000_000_000
 """The agent sends SIGKILL 30 s after SIGTERM (its own default, whatever --shutdown-timeout says)."""
+_ENDED = (-signal.SIGTERM, -signal.SIGKILL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class RankEnds:
         """Collect this restart's events and the agent's messages."""
         failed = {e.rank: e for e in part.of(RankFailed) if e.restart == restart}
         exited = {e.rank: e for e in part.of(RankExited) if e.restart == restart}
+        failed |= {e.rank: e for e in _ended_on_the_way_out(part, restart, exited) if e.rank not in failed}
         summary = {entry.rank: entry for entry in agent.summary}
         dead = [e.at for e in exited.values() if e.code or (e.code is None and e.rank in {*summary, *failed})]
         return cls(
@@ -129,3 +133,14 @@ class RankEnds:
         if exited is not None and exited.code is not None:
             return exited.code
         return entry.code if entry is not None and entry.pid in (None, start.pid) else None
+
+
+def _ended_on_the_way_out(part: AttemptEvents, restart: int, exited: Mapping[Rank, RankExited]) -> Iterator[RankFailed]:
+    """Yield the failures of ranks that destroyed their process group as an exception left them, and were ended by a
+    signal before they could report it: their peers lose them first, and the agent then ends them all."""
+    later: tuple[RankPhase | RankFinished, ...] = (*part.of(RankPhase), *part.of(RankFinished))
+    went_on = {e.rank: e.at for e in later if e.restart == restart}
+    for each in part.of(RankUnwinds):
+        end = exited.get(each.rank) if each.restart == restart else None
+        if end is not None and end.code in _ENDED and went_on.get(each.rank, each.at) <= each.at:
+            yield RankFailed(each.at, each.rank, restart, each.code, each.exception)

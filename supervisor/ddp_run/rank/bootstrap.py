@@ -53,6 +53,8 @@ class Boot:
         """Why the ranks are not warm, although the user asked for that; one rank says it."""
         self.described = 0
         """The id of the exception that `[DDP-ERROR]` lines have described."""
+        self.unwinds: "Callable[[BaseException], None]"
+        """Reports an exception on its way through the program; program.py sets it."""
         self.rank = int(environ.get("RANK", "-1"))
         self.local_rank = int(wanted.get("local_rank", environ.get("LOCAL_RANK", "-1")))
         self.restart = int(wanted.get("restart", environ.get("TORCHELASTIC_RESTART_COUNT", "0")))

@@ -20,16 +20,14 @@ _PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.se
 
 def report(
     boot: "Any",
-    at: int,
-    code: int,
+    message: "dict[str, Any]",
     error: BaseException,
     trace: "TracebackType | None",
     load: "Callable[[str], Any]",
 ) -> "dict[str, Any]":
-    """Send "failed" to ddp-run; return what it says of the exception.
+    """Send a message to ddp-run with the exception; return what it says of that.
 
-    `at`: nanoseconds of CLOCK_MONOTONIC; `code`: what the interpreter will exit with; `trace`: the traceback without
-    our frames; `load` gives a module of this folder.
+    `trace`: the traceback without our frames; `load` gives a module of this folder.
     """
     _import_from_standard_library()
     shown = describe(error, trace)
@@ -38,7 +36,7 @@ def report(
             shown["unused"] = load("reducer").unused(error, is_users)
         except Exception:  # the message has the numbers
             pass
-    _send(boot, at, code, shown)
+    _send(boot, message, shown)
     return shown
 
 
@@ -58,12 +56,15 @@ class HeldSignals:
         self._replaced: "list[tuple[int, Any]]" = []
 
     def hold(self) -> None:
-        """A handler that is already due may raise here; then call it again."""
+        """A handler that is already due may raise here; then call it again. Only the main thread can."""
         for number, handler in ((_signal.SIGTERM, self._note), (_signal.SIGCHLD, _signal.SIG_DFL)):
             before = _signal.getsignal(number)
             if callable(before) or (number, before) == (_signal.SIGTERM, _signal.SIG_DFL):
                 self._replaced.append((number, before))
-                _signal.signal(number, handler)
+                try:
+                    _signal.signal(number, handler)
+                except ValueError:  # another thread
+                    self._replaced.pop()
 
     def _note(self, number: int, _frame: object) -> None:
         self._came.append(number)
@@ -76,14 +77,14 @@ class HeldSignals:
             os.kill(os.getpid(), self._came[0])
 
 
-def _send(boot: "Any", at: int, code: int, shown: "dict[str, Any]") -> None:
+def _send(boot: "Any", message: "dict[str, Any]", shown: "dict[str, Any]") -> None:
     import json
 
     for exception in (shown, dict(shown, traceback=shown["traceback"][-4096:])):
-        message = json.dumps(boot.message("failed", at, code=code, exception=exception)).encode()
-        if len(message) <= MOST_DATAGRAM:
+        datagram = json.dumps(dict(message, exception=exception)).encode()
+        if len(datagram) <= MOST_DATAGRAM:
             try:
-                boot.send(message)
+                boot.send(datagram)
             except OSError:
                 pass
             break

@@ -50,6 +50,10 @@ class Program:
         self._load = load
         self._told = False
         """Its failure was sent."""
+        self._unwound = 0
+        """The id of the last exception that was reported on its way."""
+        if boot is not None:
+            boot.unwinds = self._unwinds
         self._replaced = False
         """Its replacement by another program was sent."""
 
@@ -231,13 +235,9 @@ class Program:
 
     def _stamp_exit(self, status: int) -> None:
         """Send the exit code, and the exception whose handler calls `os._exit`, if one does."""
-        at, code, error = time.monotonic_ns(), status & 0xFF, sys.exc_info()[1]
-        if code and error is not None and not self._told and self._boot is not None and os.getpid() == self._boot.pid:
-            try:
-                self._load("failure").report(self._boot, at, code, error, self.strip(error.__traceback__), self._load)
-                self._told = True
-            except Exception:
-                pass
+        code, error = status & 0xFF, sys.exc_info()[1]
+        if code and error is not None and not self._told:
+            self._told = self._report("failed", error, code)
         self._stamp(status)
 
     def _stamp(self, status: int) -> None:
@@ -254,17 +254,36 @@ class Program:
             pass
 
     def _record(self, error: BaseException, code: int) -> None:
-        at, held = time.monotonic_ns(), None
+        self._told = True
+        self._report("failed", error, code, leave_file=True)
+        try:
+            if (self._boot.watch or {}).get("debug") and self._boot.described != id(error):
+                self._load("debug").failed("the program", error, False)
+        except Exception:
+            pass
+
+    def _unwinds(self, error: BaseException) -> None:
+        """Report an exception in whose handler, or on whose way out, the program destroys its process group."""
+        if self._unwound != id(error):
+            self._unwound = id(error)
+            code = _exit_status(error.code) if isinstance(error, SystemExit) else 1
+            self._report("unwinds", error, code or 1)
+
+    def _report(self, event: str, error: BaseException, code: int, leave_file: bool = False) -> bool:
+        """Send an event with the exception, and leave torch's file of it; whether that was done."""
+        at, held, done = time.monotonic_ns(), None, False
         for _ in range(3):  # a signal handler of the program may raise in it
             try:
                 if self._boot is None or os.getpid() != self._boot.pid:  # a forked child's failure is not the rank's
-                    return
-                self._told = True
+                    return False
                 failure = self._load("failure")
                 held = held or failure.HeldSignals()
                 held.hold()
-                shown = failure.report(self._boot, at, code, error, self.strip(error.__traceback__), self._load)
-                failure.write_error_file(shown)
+                message = self._boot.message(event, at, code=code)
+                shown = failure.report(self._boot, message, error, self.strip(error.__traceback__), self._load)
+                if leave_file:
+                    failure.write_error_file(shown)
+                done = True
                 break
             except Exception:
                 pass
@@ -273,11 +292,7 @@ class Program:
                 held.release()
         except Exception:  # from the program's handler: the program ends with its own exception
             pass
-        try:
-            if (self._boot.watch or {}).get("debug") and self._boot.described != id(error):
-                self._load("debug").failed("the program", error, False)
-        except Exception:
-            pass
+        return done
 
     def strip(self, trace: "TracebackType | None") -> "TracebackType | None":
         """The traceback without our own frames: those below which the program runs, and those of wrappers."""

@@ -20,7 +20,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, Self, TypeVar, final
 
 from ddp_run.record.events import (
     ExceptionInfo,
@@ -31,6 +31,7 @@ from ddp_run.record.events import (
     RankFinished,
     RankPhase,
     RankStarted,
+    RankUnwinds,
 )
 from ddp_run.record.journal import now
 from ddp_run.values import kernel_text, private_files, typed_fields
@@ -38,7 +39,8 @@ from ddp_run.values import kernel_text, private_files, typed_fields
 _MOST = 256 * 1024
 """Bytes of the largest message; the rank cuts longer ones before it sends them."""
 
-Said = RankStarted | RankFailed | RankFinished | RankPhase | Noted
+_Failure = TypeVar("_Failure", RankFailed, RankUnwinds)
+Said = RankStarted | RankFailed | RankUnwinds | RankFinished | RankPhase | Noted
 """What a rank can say."""
 _NAME, _HOST = "events.sock", "host"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
@@ -232,10 +234,9 @@ def _said(given: dict[str, Any], sender: int) -> Said:
         case "started":
             return _started(given, sender)
         case "failed":
-            failed = typed_fields.read(RankFailed, {"exception": None, **given})
-            if not _INTERRUPTED <= failed.code < 256 or failed.code in (-1, 0):
-                raise ValueError("no code of a program that failed")
-            return replace(failed, exception=_checked(failed.exception, given))
+            return _failure(RankFailed, given)
+        case "unwinds":
+            return _failure(RankUnwinds, given)
         case "phase":
             from ddp_run.rank.board import PHASES, REPLACED
 
@@ -266,6 +267,14 @@ def _started(given: dict[str, Any], sender: int) -> RankStarted:
         _number(given.get(name))
     own = {"pid": sender, "watched": bool(given.get("watched")), "links": given.get("links") or []}
     return typed_fields.read(RankStarted, {**given, **own})
+
+
+def _failure(kind: type[_Failure], given: Mapping[str, Any]) -> _Failure:
+    """Raises ValueError if it isn't one of a program."""
+    failed = typed_fields.read(kind, {"exception": None, **given})
+    if not _INTERRUPTED <= failed.code < 256 or failed.code in (-1, 0):
+        raise ValueError("no code of a program that failed")
+    return replace(failed, exception=_checked(failed.exception, given))
 
 
 def _checked(exception: ExceptionInfo | None, given: Mapping[str, Any]) -> ExceptionInfo | None:

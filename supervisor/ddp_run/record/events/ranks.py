@@ -97,6 +97,19 @@ class RankFailed(Event):
 
 
 @frozen
+class RankUnwinds(Event):
+    """The rank's program destroys its process group while it handles an exception, or one leaves it; stamped inside the
+    rank. It may go on after that, or fail: RankFailed follows, if nobody ends it before.
+    """
+
+    rank: Rank
+    restart: int
+    code: int
+    """The exit code that the interpreter is going to give if the exception leaves the program."""
+    exception: ExceptionInfo | None
+
+
+@frozen
 class RankFinished(Event):
     """The rank's program ended with 0; stamped inside the rank.
 
