@@ -15,7 +15,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -399,6 +399,8 @@ def ended_in_a_call(tmp_path_factory: pytest.TempPathFactory) -> EndedInACall:
                 clean_up_behind(error)
             except BaseException as raised:
                 assert raised is error
+        print("cleaned up", flush=True)
+        input()
         init("gloo")
         class Ends(torch.nn.parallel.DistributedDataParallel):
             def _build_params_for_reducer(self):
@@ -415,10 +417,15 @@ def ended_in_a_call(tmp_path_factory: pytest.TempPathFactory) -> EndedInACall:
     with ranks_in(tmp_path_factory.mktemp("ended")) as ranks:
         process = ranks.start(program, {})
         assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == "cleaned up\n"
+        said = ranks.messages()  # a socket holds ten
+        print(file=process.stdin, flush=True)
         before = "".join(takewhile("ready\n".__ne__, process.stdout))
         board = ranks.board(process.pid)
         assert board is not None
-        return EndedInACall(before, board.look().call, ranks.ended(process, "\n"))
+        call_before, ended = board.look().call, ranks.ended(process, "\n")
+        return EndedInACall(before, call_before, replace(ended, messages=[*said, *ended.messages]))
 
 
 @slow
@@ -427,6 +434,8 @@ def test_a_clean_up_on_the_way_of_an_exception_is_no_phase(ended_in_a_call: Ende
     begun = ["init", "after-init"]
     # the clean-up on the way of none is the first and only shutdown before the last group
     assert phases == [*begun, *[*begun, "shutdown"] * 2, *begun], ended_in_a_call.ended.stderr
+    [unwinds] = ended_in_a_call.ended.named("unwinds")
+    assert (unwinds["code"], unwinds["exception"]["type"]) == (1, "ZeroDivisionError")
 
 
 @slow

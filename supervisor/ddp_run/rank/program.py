@@ -11,7 +11,7 @@ from _frozen_importlib_external import MAGIC_NUMBER, SourceFileLoader, Sourceles
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import CodeType, TracebackType
+    from types import CodeType
     from typing import Any, Callable
 
 _COMMAND_NOT_FOUND = 127
@@ -46,7 +46,8 @@ class Program:
         self._names = names
         self._first_names = first_names
         folder = main_file[: -len("__main__.py")]
-        self._own_files = {main_file, *(folder + name for name in ("bootstrap.py", "program.py", "hooks.py"))}
+        ours = ("bootstrap.py", "program.py", "hooks.py", "own_frames.py")
+        self._frames = load("own_frames").OwnFrames({main_file, *(folder + name for name in ours)})
         self._load = load
         self._told = False
         """Its failure was sent."""
@@ -162,7 +163,7 @@ class Program:
             raise
         except BaseException as error:
             self._record(error, _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
-            self._hide_own_frames()
+            self._frames.hide()
             raise
 
     def _run_path(self, words: "list[str]") -> None:
@@ -280,7 +281,8 @@ class Program:
                 held = held or failure.HeldSignals()
                 held.hold()
                 message = self._boot.message(event, at, code=code)
-                shown = failure.report(self._boot, message, error, self.strip(error.__traceback__), self._load)
+                trace = self._frames.strip(error.__traceback__)
+                shown = failure.report(self._boot, message, error, trace, self._load)
                 if leave_file:
                     failure.write_error_file(shown)
                 done = True
@@ -293,54 +295,6 @@ class Program:
         except Exception:  # from the program's handler: the program ends with its own exception
             pass
         return done
-
-    def strip(self, trace: "TracebackType | None") -> "TracebackType | None":
-        """The traceback without our own frames: those below which the program runs, and those of wrappers."""
-        while trace is not None and self._is_own(trace):
-            trace = trace.tb_next
-        kept: "list[TracebackType]" = []
-        each, within = trace, False
-        while each is not None:
-            within = within or self._is_own(each)
-            if not self._is_own(each):
-                kept.append(each)
-            each = each.tb_next
-        if not within:
-            return trace
-        shorter: "TracebackType | None" = None
-        for each in reversed(kept):
-            shorter = type(each)(shorter, each.tb_frame, each.tb_lasti, each.tb_lineno)
-        return shorter
-
-    def _is_own(self, trace: "TracebackType") -> bool:
-        return trace.tb_frame.f_code.co_filename in self._own_files
-
-    def _hide_own_frames(self) -> None:
-        """Give the current excepthook the traceback that plain Python would give it."""
-        hook = getattr(sys, "excepthook", None)
-        if hook is None:
-            return
-
-        def show(kind: "type[BaseException]", error: BaseException, trace: "TracebackType | None") -> None:
-            stripped = self.strip(trace)
-            error.__traceback__ = sys.last_traceback = stripped
-            sys.excepthook = hook
-            try:
-                hook(kind, error, stripped)
-            except SystemExit:
-                raise
-            except BaseException as broken:
-                self._hook_failed(broken, error)
-
-        sys.excepthook = show
-
-    def _hook_failed(self, broken: BaseException, error: BaseException) -> None:
-        # As CPython's PyErr_PrintEx does, which would show our frame.
-        sys.stderr.write("Error in sys.excepthook:\n")
-        broken.__traceback__ = self.strip(broken.__traceback__)
-        sys.__excepthook__(type(broken), broken, broken.__traceback__)
-        sys.stderr.write("\nOriginal exception was:\n")
-        sys.__excepthook__(type(error), error, error.__traceback__)
 
 
 def _has_importer(path: str) -> bool:
