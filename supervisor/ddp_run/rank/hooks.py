@@ -111,12 +111,11 @@ class Hooks:
             # While an exception leaves the program, it failed where that was raised, not here.
             error = sys.exc_info()[1]
             well = error is None or (isinstance(error, SystemExit) and not error.code)
-            if whole and not hooks._stopped:
-                if well:
-                    hooks.phase(4)
-                else:
-                    hooks._boot.unwinds(error)
-                if well and hooks._debug:
+            if whole and not hooks._stopped and not well:
+                hooks._boot.unwinds(error)
+            elif whole and not hooks._stopped:
+                hooks.phase(4)
+                if hooks._debug:
                     hooks._lines.say("DEBUG", "destroy_process_group")
             return destroy(*args, **kwargs)
 

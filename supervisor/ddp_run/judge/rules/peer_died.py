@@ -72,9 +72,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if raised is not None:
         links = (link for link in chain(raised) if link is raised or raised_from(raised, link))
         lost = next(filter(_tells_of_a_loss, links), None)
-        return (
-            None if lost is None else Finding(RULE, _cause(death, attempt, lost.message), line_of(death.stderr, lost))
-        )
+        if lost is None:
+            return None
+        return Finding(RULE, _cause(death, attempt, lost.message), line_of(death.stderr, lost))
     hit = in_last_words(death, SIGNS, LAST_WORDS) if _may_follow(death, attempt) else None
     return hit.finding(RULE, death, _cause(death, attempt, hit.text), confidence="certain") if hit is not None else None
 
