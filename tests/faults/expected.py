@@ -156,14 +156,15 @@ REPORTS_ITSELF = [
         for how, code, marker, phase in (
             ("same", 1, "same", AFTER),
             *((how, 1, "schedule", AFTER) for how in ("named", "quoted", "the-exception")),
-            *((how, 1, "schedule", None) for how in ("store", "waits", "cleans-up", "cleans-up-0", "cleans-up-stdout")),
+            *((how, 1, "schedule", None) for how in ("store", "waits")),
+            *((how, 1, "schedule", AFTER) for how in ("cleans-up", "cleans-up-0", "cleans-up-stdout")),
             ("all-leave", 14, "schedule", None),
             ("late", 17, "schedule", AFTER),
         )
     ),
     _of("reports_itself", "hangs", "hangs", 1, "gloo-timeout-hang", phase=(AFTER,), ranks=3, followers=None),
 ]  # fmt: skip
-"""The phase of what a rank had only logged is unknown."""
+"""The phase of what a rank had only logged is unknown, unless it destroyed its process group in the handler."""
 HEALTHY = [
     Job(name, words, 0, NOTHING, NOTHING, "-", NOTHING, None, "succeeded")
     for name, words in (
