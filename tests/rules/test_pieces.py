@@ -54,6 +54,9 @@ FRAMES = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7
         pytest.param(SIZES.replace(": copying", ":\n\tcopying"), "checkpoint-mismatch", id="sizes in several lines"),
         pytest.param("io.cpp:80: Server::run():\n  Assertion `n > 0' failed.\n" + CLOSED, "native-abort", id="assert"),
         pytest.param("io.cpp:80: void run(): Assertion `n > 0' failed.\n", "native-abort", id="assert in one line"),
+        pytest.param(
+            f"{FRAMES}RuntimeError: store->get() got error: HCCL_BLOCKING_WAIT\n", "nccl-init", id="HCCL's id"
+        ),
         pytest.param(f"{HCCLS}topo exchange server get socket timeout! timeout[120 s]\n", "nccl-init", id="HCCL's"),
         pytest.param(
             "RuntimeError: unable to open shared memory object </torch_5_9> in read-write mode\n",

@@ -217,3 +217,27 @@ def test_who_failed_and_why(text: str, cause: str | None, rank: int | None) -> N
     found = explain(text)
     first = found.first_failure.rank if found.first_failure is not None else None
     assert (found.cause, first) == (cause, rank), found.title
+
+
+def test_seffs_report_follows_every_job() -> None:
+    raised = f"{FRAMES}" + '  File "/v/lib/python3.12/site-packages/torch/distributed/run.py", line 901, in main\n'
+    raised += (
+        "RuntimeError: The server socket has failed to listen on any local network address. useIpv6: 0, code: -98, "
+    )
+    raised += "name: EADDRINUSE, message: address already in use\n\n"
+    used = "CPU Utilized: 00:00:03\nCPU Efficiency: 1.17% of 00:04:16 core-walltime\nJob Wall-clock time: 00:00:16\n"
+    used += "Memory Utilized: 2.03 MB\nMemory Efficiency: 0.00% of 180.00 GB\n"
+    report = (
+        f"Job ID: 98\nCluster: a\nUser/Group: me/us\nState: FAILED (exit code 1)\nNodes: 1\nCores per node: 16\n{used}"
+    )
+    assert explain(raised + report).cause == "port-in-use"
+
+
+def test_the_chain_of_a_spawned_child_is_its_own() -> None:
+    failed = "OSError: [Errno 5] Input/output error\n"
+    spawned = (
+        f"{FRAMES}torch.multiprocessing.spawn.ProcessRaisedException: \n\n-- Process 0 terminated with the following "
+    )
+    child = '  File "/app/fit.py", line 9, in fit\n    with open(name, "w") as file:\n'
+    text = f"{spawned}error:\n{failed}{HANDLING}Traceback (most recent call last):\n{child}{failed}"
+    assert explain(text).cause == "filesystem-error"

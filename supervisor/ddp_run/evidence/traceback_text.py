@@ -99,8 +99,8 @@ def is_library(file: str) -> bool:
 
 
 def find(lines: Sequence[str]) -> tuple[Printed, ...]:
-    """Return every printed exception, in order: only the last of a chain (`raise … from`), only the whole of a
-    group."""
+    """Return every printed exception, in order: only the last of a chain (`raise … from`), only the whole of a group.
+    A chain below `-- Process 0 terminated` is that of a child of torch.multiprocessing.spawn alone."""
     found: list[Printed] = []
     open_boxes = end = 0
     threads: list[int] = []
@@ -119,7 +119,7 @@ def find(lines: Sequence[str]) -> tuple[Printed, ...]:
         if found and found[-1].end == printed.start and OF_A_RANK in lines[printed.start]:  # why it is raised on all
             whole = _bounded(f"{found[-1].info.traceback}\n{printed.info.traceback}")
             printed = replace(found[-1], info=replace(found.pop().info, traceback=whole), end=printed.end)
-        link = _link(lines, found[-1], printed) if found else None
+        link = _link(lines, found[-1], printed) if found and "-- Process " not in found[-1].info.message else None
         if link is not None:
             printed = _joined(found.pop(), printed, link)
         found.append(printed)

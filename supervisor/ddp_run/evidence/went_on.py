@@ -55,8 +55,11 @@ _EMPTY = re.compile(
     r"|(?:\d{1,6}: )?(?:srun|slurmstepd|pyxis|flux-job|flux-shell)\b"
     r"|\w+: (?:fallthrough )?registered at /)"  # torch's list of backends, 60 lines, below "Could not run 'aten::…'"
 )
-_OF_SCRIPTS = re.compile(r"\W{0,20}(?:[Jj]ob|JOB|[Ss]cript|[Ee]nd|real|user|sys)\b|\+ ")
-"""Printed by scripts at the end, whether their commands failed or not."""
+_OF_SCRIPTS = re.compile(
+    r"\W{0,20}(?:[Jj]ob|JOB|[Ss]cript|[Ee]nd|real|user|sys)\b|\+ "
+    r"|(?:Cluster|User/Group|State|Nodes|Cores(?: per node)?|(?:CPU|Memory) (?:Utilized|Efficiency)): "
+)
+"""Printed by scripts, and by SLURM's seff, at the end, whether their commands failed or not."""
 _NOISE_WORDS = ("resource_tracker", "Warning", "%|")
 _NOISE = re.compile(r"resource_tracker|Warning\b|%\|")
 _TROUBLE = re.compile(

@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.nccl_text import ERRORS, REASONS, error_of, warning_of_result
-from ddp_run.judge.signs import ended_by, like
+from ddp_run.judge.signs import Sign, ended_by, like, meaning
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 from ddp_run.record.events import Rank
 
@@ -43,12 +43,13 @@ _UNIQUE_ID = like(
     ),
     likely=True,
 )
-_HCCL = like(
-    r"HCCL function error: (?P<call>[hH]cclCommInitRootInfo\w{0,20})\(",  # Ascend's errors, through torch_npu
-    cause="{who}: HCCL could not set up its communicator ({call})",
+_HCCL = meaning(  # Ascend's errors, through torch_npu
+    like(r"HCCL function error: (?P<call>[hH]cclCommInitRootInfo\w{0,20})\("),
+    Sign("store->get() got error: HCCL_BLOCKING_WAIT"),
+    cause="{who}: HCCL could not set up its communicator{ ({call})}",
     likely=True,
 )
-SIGNS = (*ERRORS, *REASONS, _UNIQUE_ID, _HCCL)
+SIGNS = (*ERRORS, *REASONS, _UNIQUE_ID, *_HCCL)
 SYMPTOMS = (
     like(r"NCCL WARN (?:Bootstrap Root : rank \d{1,7} of \d{1,7} ranks has already checked in|Cuda failure)"),
     warning_of_result("1345"),
@@ -70,7 +71,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if waited is not None:
         late = _WAITED.search(waited["error"] or "") is not None
         return replace(waited.finding(RULE, death), culprit=Rank(int(waited["root"] or 0))) if late else None
-    ascends = ended_by(death, (_HCCL,))
+    ascends = ended_by(death, _HCCL)
     if ascends is not None:
         look = "npu-smi info   # are the devices of ASCEND_RT_VISIBLE_DEVICES there, and healthy?"
         return ascends.finding(RULE, death, None, (look,))
