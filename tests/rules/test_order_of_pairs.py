@@ -84,6 +84,10 @@ BOTH = {
         "ImportError: DeepSpeed version must be >= 0.9.3. Please update DeepSpeed.",
         file="/env/lib/python3.11/site-packages/accelerate/accelerator.py",
     ),
+    ("terminal-closed", "preempted-sigterm"): raised(
+        *(f"torch.distributed.elastic.multiprocessing.api.SignalException: Process 9 got signal: {n}" for n in (15, 1)),
+        link=_HANDLED,
+    ),
 }
 """For each pair of a `wins_over`: what one rank prints that both causes recognise."""
 CODES = {("host-oom", "cuda-unavailable"): -9, ("peer-died", "native-abort"): -6, ("store-lost", "peer-died"): None}
@@ -106,9 +110,12 @@ def attempts() -> Iterator[tuple[str, Evidence]]:
 
 
 def at_the_ends(attempt: Evidence) -> list[list[Finding]]:
-    """What the rules find for each rank."""
+    """What the rules find for each rank, and for a stop of the job."""
     rules = Rules(attempt, catalogue(), [])
-    return [rules.ask(lambda cause: cause.match, partial(_ask, death, attempt)) for death in attempt.deaths]
+    found = [rules.ask(lambda cause: cause.match, partial(_ask, death, attempt)) for death in attempt.deaths]
+    if attempt.stop_signal is not None:
+        found.append(rules.ask(lambda cause: cause.match_stop, lambda ask: ask(attempt)))
+    return found
 
 
 def _ask(death: Death, attempt: Evidence, match: Match) -> Finding | None:
