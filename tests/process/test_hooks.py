@@ -446,6 +446,21 @@ def test_the_call_that_a_rank_ended_in(ended_in_a_call: EndedInACall) -> None:
     assert (ended.code, ended.look and ended.look.call) == (7, "DistributedDataParallel()")
 
 
+def test_only_the_rank_tells_of_its_failure_and_no_forked_child(ranks: Ranks) -> None:
+    program = """
+        import os
+        pid = os.fork()
+        if pid == 0:
+            raise ValueError("of the child")
+        os.waitpid(pid, 0)
+        raise KeyError("of the rank")
+    """
+    ended = ranks.rank(program, debug=True)
+    assert [message["exception"]["type"] for message in ended.named("failed")] == ["KeyError"]
+    said = [line for line in ended.stderr.splitlines() if line.startswith("[DDP-ERROR] the program failed")]
+    assert said == ["[DDP-ERROR] the program failed: KeyError: 'of the rank'"]
+
+
 def test_a_program_without_torch(ranks: Ranks) -> None:
     program = """
         import importlib.util, json, sys

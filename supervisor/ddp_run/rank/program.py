@@ -230,9 +230,13 @@ class Program:
         setattr(posix, name, before)  # it is pickled by its module
 
     def _stamp_replaced(self, *_words: "Any", **_named: "Any") -> None:
-        if not self._replaced and os.getpid() == self._boot.pid:
+        if not self._replaced and self._is_the_rank():
             self._replaced = True  # execvp tries one folder after another
             self._boot.say("phase", time.monotonic_ns(), phase="replaced")
+
+    def _is_the_rank(self) -> bool:
+        """Whether ddp-run listens, and this is the rank's own process: the end of a forked child is not the rank's."""
+        return self._boot is not None and os.getpid() == self._boot.pid
 
     def _stamp_exit(self, status: int) -> None:
         """Send the exit code, and the exception whose handler calls `os._exit`, if one does."""
@@ -242,10 +246,10 @@ class Program:
         self._stamp(status)
 
     def _stamp(self, status: int) -> None:
-        """Send the program's exit code, unless more was sent. A forked child's end is not the rank's."""
+        """Send the program's exit code, unless more was sent."""
         try:
             at, code = time.monotonic_ns(), status & 0xFF
-            if self._boot is not None and not self._told and os.getpid() == self._boot.pid:
+            if not self._told and self._is_the_rank():
                 self._told = bool(code)  # an exit handler may still turn a 0 into another code
                 if code:
                     self._boot.say("failed", at, code=code, exception=None)
@@ -255,6 +259,8 @@ class Program:
             pass
 
     def _record(self, error: BaseException, code: int) -> None:
+        if not self._is_the_rank():
+            return
         self._told = True
         self._report("failed", error, code, leave_file=True)
         try:
@@ -275,7 +281,7 @@ class Program:
         at, held, done = time.monotonic_ns(), None, False
         for _ in range(3):  # a signal handler of the program may raise in it
             try:
-                if self._boot is None or os.getpid() != self._boot.pid:  # a forked child's failure is not the rank's
+                if not self._is_the_rank():
                     return False
                 failure = self._load("failure")
                 held = held or failure.HeldSignals()

@@ -182,7 +182,8 @@ class Output:
 
     def load(self) -> None:
         """Load what the first message needs, ahead of it."""
-        _ = self.json and self._log
+        if self.json:
+            _ = self._log
 
     def say(self, message: str, *, level: str = "info", **fields: Any) -> None:
         """Say one of ddp-run's own messages; only JSON shows the `fields`."""
