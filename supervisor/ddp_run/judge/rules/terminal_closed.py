@@ -6,11 +6,12 @@ connection dropped, the window or notebook was closed, the container's session e
 ## How to recognise it
 `SignalException: Process … got signal: 1`, `Received 1 death signal, shutting down workers` (older releases), `Hangup`
 from the shell, exit code 129, ranks killed by SIGHUP; `OSError: [Errno 5] Input/output error` at a `print` or a
-progress bar. The job itself did not fail.
+progress bar; SIGTERM and right after it SIGHUP, as systemd ends a login session. The job itself did not fail.
 ## What to do
 Run the job without a terminal that can go away: in `tmux` or `screen`, or with `setsid ddp-run … > log 2>&1 < /dev/null
 &`, or under a scheduler. `nohup ddp-run …` is enough for ddp-run, which keeps an ignored SIGHUP ignored; torchrun stops
-on the signal even under `nohup`.
+on the signal even under `nohup`. Where systemd ends what a session started when it closes (`KillUserProcesses=yes` in
+logind.conf), `tmux` ends, too: `loginctl enable-linger` and `systemd-run --user --scope tmux` keep it.
 """
 
 from __future__ import annotations
