@@ -132,6 +132,15 @@ def head_cut(record: Record) -> Lines:
     return record.lines[first // 2 :]
 
 
+def as_html_shows(record: Record) -> Lines:
+    """Spaces collapse, and `<module>` is taken for a tag."""
+    return [re.sub(r"<\w+>", "", re.sub(r"[ \t]+", " ", line)).strip() for line in record.lines]
+
+
+def numbered(record: Record) -> Lines:
+    return [f"{number}:{line}" for number, line in enumerate(record.lines, 1)]
+
+
 def always(_record: Record) -> bool:
     return True
 
@@ -185,6 +194,14 @@ FORMS = {
     "two collectors": Form(
         each_line("[pod/trainer-worker-0/pytorch] 2026-11-21T08:15:07.{n}456789Z node-7: "), several_lines
     ),
+    "grep -n": Form(numbered, lambda record: has_traceback(record) and several_lines(record)),
+    "a page without its code block": Form(as_html_shows),
+    "a page that puts each line apart": Form(
+        lambda record: [part for line in as_html_shows(record) for part in (line, "")]
+    ),
+    "a word processor": Form(lambda record: [re.sub('"([^"]*)"', "\u201c\\1\u201d", line) for line in record.lines]),
+    "a JSON text": Form(lambda record: [json.dumps("\n".join(record.lines))], has_traceback),
+    "Python's repr": Form(lambda record: [repr("\n".join(record.lines))], has_traceback),
     "CRLF": Form(lambda record: [line + "\r" for line in record.lines]),
     "colours": Form(coloured),
     "indented": Form(each_line("    ")),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
+from collections.abc import Callable
 
 import pytest
 
@@ -100,3 +102,25 @@ def test_marks_at_a_few_lines_are_no_quotation() -> None:
     assert found.first_failure.exception is not None
     assert found.first_failure.exception.traceback is not None
     assert "> File" in found.first_failure.exception.traceback
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        pytest.param(lambda line: line.strip(), id="HTML"),
+        pytest.param(lambda line: line.strip().replace("<module>", ""), id="a tag"),
+        pytest.param(lambda line: f"[rank1]: {line.strip()}", id="behind a rank"),
+        pytest.param(lambda line: f"{line.strip()}\n", id="lines apart"),
+        pytest.param(lambda line: re.sub('"(.*?)"', "\u201c\\1\u201d", line), id="quotation marks"),
+    ],
+)
+def test_frames_without_their_indentation_are_still_frames(lost: Callable[[str], str]) -> None:
+    lines = (
+        *("Traceback (most recent call last):", '  File "/home/u/train.py", line 40, in <module>', "    main()"),
+        *('  File "/home/u/train.py", line 31, in main', "    rate = rates[step]", "           ~~~~~^^^^^^"),
+        *('  File "<frozen os>", line 679, in __getitem__', "KeyError: 'late'"),
+    )
+    found = explain("\n".join(map(lost, lines))).first_failure
+    assert found is not None
+    assert found.exception is not None
+    assert (found.exception.type, found.exception.file, found.exception.line) == ("KeyError", "/home/u/train.py", 31)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddp_run.evidence import exception_chain, exception_frames, launcher_exceptions, scan
-from ddp_run.evidence.pasted import transcript, wrapped
+from ddp_run.evidence.pasted import margin, transcript, wrapped
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.judge import cut_log, diagnose, lost_peers, told_before
 from ddp_run.judge.catalogue import follows_another, rule_named, sign_words
@@ -28,7 +28,7 @@ def explain_text(text: str) -> Verdict:
 
 def explain_logs(logs: Sequence[Log]) -> Verdict:
     """Return the verdict for parsed logs: the strict reading's, else the one from a cut or wrapped log."""
-    logs = [wrapped.without_margin(log) for log in logs]
+    logs = [margin.without_margin(log) for log in logs]
     found = _read(logs)
     if not _is_vague(found) or found.confidence == "certain":
         return found

@@ -79,8 +79,11 @@ def _take_turns(names: Sequence[str]) -> bool:
 def _wrappers(lines: Sequence[str], stamps: re.Pattern[str], before: re.Pattern[str]) -> Iterator[tuple[_Match, bool]]:
     """Return candidates for a prefix of every line, and whether its form is known: known forms, a host, then the text
     before most tracebacks."""
+    tasks = "task" in before.groupindex
+    if tasks and _counts_within_a_traceback(lines) and (numbers := _numbering(lines)) is not None:
+        yield numbers, True
     yield from ((stamps.match, True), (before.match, True))
-    if "task" not in before.groupindex and (numbers := _numbering(lines)) is not None:
+    if not tasks and (numbers := _numbering(lines)) is not None:
         yield numbers, True
     if any(HEADER in line or FRAME in line for line in lines):
         yield _HOST.match, True
@@ -105,6 +108,12 @@ def _counted(lines: Sequence[str], most: float) -> list[re.Match[str]]:
     steps = [int(later["number"]) - int(hit["number"]) for hit, later in pairwise(found)]
     counting = sum(1 for step in steps if 0 < step <= _STEP)
     return found if len(found) >= most * len(lines) and counting >= most * len(steps) else []
+
+
+def _counts_within_a_traceback(lines: Sequence[str]) -> bool:
+    """Whether a traceback's header and its first frame have two numbers: of lines, then, as `grep -n` writes them."""
+    ends = ((_NUMBERED.match(line), _NUMBERED.match(next_)) for line, next_ in pairwise(lines) if HEADER in line)
+    return any(one and two and int(two["number"]) == int(one["number"]) + 1 for one, two in ends)
 
 
 def _common(lines: Sequence[str]) -> Iterator[str]:

@@ -1,7 +1,6 @@
-"""Strips quotation marks, and joins lines that a container runtime, a terminal, a mail client or a web form cut. Pure.
+"""Joins lines that a terminal, a mail client or a web form cut. Pure.
 
-Container runtimes mark such breaks. Others are not marked, and complete lines can look alike, so lines are joined there
-only if single ones show no cause.
+The breaks are not marked, and complete lines can look alike, so lines are joined only if single ones show no cause.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ NOTE = "lines were joined that look wrapped"
 _MOST_LINES = 1000
 _NARROWEST, _WIDEST = 40, 250
 """The columns at which terminals, mail clients and forms wrap."""
-_QUOTE = re.compile(r"\s{0,3}(?:\|? ?> ?)+")
-_MOSTLY = 0.4
 _FEW = 4
 _NAMED = re.compile(r"\[(?:(?:\w{1,20}\d|[\w.\-]{1,255}:\d{1,6})\]:|[EWIF]\d{3,4} [\d:.]{8,20} )")
 """The writer's prefix of a line, or torch's own: there is no break before it."""
@@ -30,50 +27,6 @@ _BEGINS = re.compile(
     r"|step |Epoch)"
 )
 """The start of a complete line."""
-_OF_A_STREAM = re.compile(r"\S{1,40} (?P<stream>std(?:out|err)) (?P<part>[FP]) ")
-"""How container runtimes write a line (kubernetes' CRI logging): P is a part, and the next of its stream goes on."""
-
-
-def without_margin(log: Log) -> Log:
-    """Join the parts of lines, and remove quotation marks, then the common indentation: a log within a reply, a list or
-    a code block."""
-    log = _of_whole_lines(log)
-    lines = _unquoted(log.text.lines)
-    margin = 0 if any(line[:1].strip() for line in lines) else _indentation(lines)
-    if margin or lines is not log.text.lines:
-        return replace(log, text=replace(log.text, lines=tuple(line[margin:] for line in lines)))
-    return log
-
-
-def _of_whole_lines(log: Log) -> Log:
-    if not any(" P " in line for line in log.text.lines):
-        return log
-    lines: list[list[str]] = []
-    numbers: list[int] = []
-    open_at: dict[str, int] = {}
-    for index, line in enumerate(log.text.lines):
-        hit = _OF_A_STREAM.match(line)
-        begun = open_at.pop(hit["stream"], None) if hit is not None else None
-        if hit is not None and hit["part"] == "P":
-            open_at[hit["stream"]] = len(lines) if begun is None else begun
-        if hit is None or begun is None:
-            lines.append([line])
-            numbers.append(log.text.number(index) or 0)
-        else:
-            lines[begun].append(line[hit.end() :])
-    return replace(log, text=LogText(log.text.source, tuple(map("".join, lines)), numbers[0], tuple(numbers)))
-
-
-def _unquoted(lines: tuple[str, ...]) -> tuple[str, ...]:
-    said = [line for line in lines if line.strip()]
-    quoted = sum(1 for line in said if _QUOTE.match(line))
-    return tuple(_QUOTE.sub("", line, count=1) for line in lines) if said and quoted >= _MOSTLY * len(said) else lines
-
-
-def _indentation(lines: Sequence[str]) -> int:
-    margin = min((len(line) - len(line.lstrip(" ")) for line in lines if line.strip()), default=0)
-    own = any(line[margin:].startswith('File "') for line in lines)  # a traceback's: its first line is cut off
-    return max(0, margin - 2) if own else margin
 
 
 def joined(logs: Sequence[Log]) -> Iterator[list[Log]]:
