@@ -113,6 +113,15 @@ taken = socket.create_server(("", 0))
 TCPStore("127.0.0.1", taken.getsockname()[1], 1, True, timedelta(seconds=10))
 """,
     "segfault": ON_RANK_1 + "import ctypes\ndef kernel():\n    ctypes.string_at(0)\nkernel()",
+    "illegal-instruction": ON_RANK_1
+    + """
+import ctypes, mmap
+page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+page.write(bytes.fromhex("0f0b"))  # ud2
+def kernel():
+    ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
+kernel()
+""",
     "host-oom": ON_RANK_1
     + "import resource\nresource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\ncache = bytearray(1 << 31)",
     "native-abort": ON_RANK_1 + "os.write(2, b'free(): invalid pointer\\n')\nos.abort()",

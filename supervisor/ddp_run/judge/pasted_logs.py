@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddp_run.evidence import exception_chain, exception_frames, launcher_exceptions, scan
-from ddp_run.evidence.pasted import margin, transcript, wrapped
+from ddp_run.evidence.pasted import deaths, margin, transcript, wrapped
 from ddp_run.evidence.pasted.spoken_text import Log, SpokenText
 from ddp_run.judge import cut_log, diagnose, lost_peers, told_before
 from ddp_run.judge.catalogue import follows_another, rule_named, sign_words
 from ddp_run.judge.order import explains
+from ddp_run.judge.quoted_line import line_of
 from ddp_run.judge.text_signs import LogEnd, TextSign, not_there, shows
 from ddp_run.judge.verdict import FirstFailure, Layer, Rule, Verdict
 from ddp_run.record.events import ExceptionInfo, Rank
@@ -84,7 +85,7 @@ def _read(logs: Sequence[Log]) -> Verdict:
     if lost_peers.only_lost(found) and not diagnose.failed_by_itself(evidence):
         found = lost_peers.without_the_first(found, len(logs))
     found = _of_no_rank(as_sure_as_the_text(_of_who_says_it(found, end), end))
-    return told_before.with_the_answer(found, end).without_secrets()
+    return _with_its_line(told_before.with_the_answer(found, end), spoken).without_secrets()
 
 
 def _of_who_says_it(verdict: Verdict, end: LogEnd) -> Verdict:
@@ -104,6 +105,17 @@ def _of_who_says_it(verdict: Verdict, end: LogEnd) -> Verdict:
     if rank is None or (first.rank is not None and rank < first.rank):
         return verdict  # another rank's words: a local rank isn't above the rank
     return replace(verdict, title=sign.finding.cause, first_failure=replace(first, rank=rank))
+
+
+def _with_its_line(verdict: Verdict, spoken: SpokenText) -> Verdict:
+    """Cite the line that shows the exception, or tells how the rank ended, if the rule found none in its own text."""
+    first = verdict.first_failure
+    if verdict.evidence or first is None:
+        return verdict
+    everything = spoken.text(range(len(spoken.lines)))
+    shown = line_of(everything, first.exception) if first.exception is not None else ()
+    told = deaths.told_on(spoken, first.rank, first.pid, first.exit_code)
+    return replace(verdict, evidence=shown or (() if told is None else (everything.quote(told),)))
 
 
 def _of_no_rank(verdict: Verdict) -> Verdict:

@@ -29,12 +29,23 @@ MOST_LINES = 4000
 """The number of lines read at a log's end: this handles pasted excerpts."""
 _MOST_EXCEPTIONS = 40
 _MOST_LINES_ASKED = 60
-_ABORTS = re.compile(
-    r"terminate called|Fatal Python error: (?!Seg)|double free|free\(\): |stack smashing|\*\*\* SIGABRT received at "
-    # assert(3), also wrapped; the same in a kernel fails on the device
-    r"|^(?!.{1,400}\.(?:cuh?|hip):\d)(?:.{1,600}: {0,8}|\s{1,8})Assertion `[^`'\n]{1,300}' failed\.$"
+_CRASHES = tuple(
+    (signum, re.compile(form))
+    for signum, form in (
+        (
+            signal.SIGSEGV,
+            r"Segmentation fault|!!! Segfault|\]: segfault at [0-9a-f]|traps: [^\n]{1,60} general protection",
+        ),
+        (signal.SIGILL, r"Fatal Python error: Illegal|^Illegal instruction\b|traps: [^\n]{1,60} trap invalid opcode"),
+        (
+            signal.SIGABRT,
+            r"terminate called|Fatal Python error: (?!Seg|Ill)|double free|free\(\): |stack smashing"
+            # assert(3), also wrapped; the same in a kernel fails on the device
+            r"|^(?!.{1,400}\.(?:cuh?|hip):\d)(?:.{1,600}: {0,8}|\s{1,8})Assertion `[^`'\n]{1,300}' failed\.$",
+        ),
+    )
 )
-_KERNELS_CRASH = re.compile(r"\]: segfault at [0-9a-f]|traps: [^\n]{1,60} general protection")
+"""What is printed where a process crashes, by its signal."""
 _OF_RAYS_DRIVER = re.compile(r"ray\.exceptions\.\w{1,40}Error\b")
 _THE_REST = ("look at the end of that traceback: its last line names the exception",)
 _REFUSED = re.compile(r"\b[Cc]onnection (?:was )?(?:refused|reset|closed)\b")
@@ -183,11 +194,9 @@ def _codes(line: str) -> Iterator[int | None]:
     yield None
     if any(sign.search(line) for sign in oom_text.SIGNS):
         yield -signal.SIGKILL
-    crashes = ("Segmentation fault", "*** SIGSEGV received at ", "!!! Segfault")
-    if any(words in line for words in crashes) or _KERNELS_CRASH.search(line):
-        yield -signal.SIGSEGV
-    if _ABORTS.search(line):
-        yield -signal.SIGABRT
+    for signum, form in _CRASHES:
+        if form.search(line):
+            yield -signum
 
 
 def _frames(spoken: SpokenText, indexes: Sequence[int], everything: LogText) -> Iterator[TextSign]:

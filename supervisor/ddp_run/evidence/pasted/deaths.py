@@ -59,6 +59,8 @@ def deaths_of(
     by_themselves = any(raised.ranks and raised.final and not is_consequence(raised.info) for raised in exceptions)
     if by_themselves and any(death.rank is None for death in deaths):  # a launcher's code, and its rank
         deaths = [death for death in deaths if death.rank is not None] or deaths
+    if any(raised.final and not is_consequence(raised.info) for raised in nobodys):  # the others are told to end
+        deaths = [death for death in deaths if death.rank is not None or death.code != -signal.SIGTERM]
     given = _shared_out([_with_own(death, own) for death in deaths], nobodys, is_consequence)
     written = _Written(spoken, exceptions)
     return [written.by(death) for death in given]
@@ -78,6 +80,14 @@ def with_the_kernels(spoken: SpokenText, deaths: Sequence[Death], kernel: Sequen
     ]
     pids = {rank: pid for pid, rank in ranks.items()}
     return [*first, *(replace(d, pid=pids.get(d.rank)) if d.pid is None and d.rank in pids else d for d in deaths)]
+
+
+def told_on(spoken: SpokenText, rank: Rank | None, pid: int | None, code: int | None) -> int | None:
+    """Return the index of the last line that tells of such an end: torch's agent names the pid, others the rank."""
+    agents = f"(pid: {pid})"
+    told = [index for index, line in enumerate(spoken.lines) if agents in line and "exitcode" in line]
+    told = told or [each.index for each in launcher_text.ends(spoken.lines) if (each.rank, each.code) == (rank, code)]
+    return max(told, default=None)
 
 
 def with_nobodys(deaths: Sequence[Death], first: Death) -> list[Death]:

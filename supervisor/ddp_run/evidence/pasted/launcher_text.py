@@ -115,7 +115,10 @@ def report(lines: Sequence[str]) -> set[int]:
     return found
 
 
-_HOW = r"(?P<how>Killed|Segmentation fault|Aborted|Bus error|Terminated|Hangup|Floating point exception|Out Of Memory)"
+_HOW = (
+    r"(?P<how>Killed|Segmentation fault|Aborted|Bus error|Terminated|Hangup|Floating point exception|Out Of Memory"
+    r"|Illegal instruction)"
+)
 _SHELL = (
     r"(?:^(?=\w+(?:\s*$|\s{2,}))|(?<=\])(?=Killed\s{0,9}$)"
     r"|: line \d{1,9}: +\d{1,9} |(?:^|\s)\[\d{1,9}\][+\-]? +)"
@@ -149,7 +152,10 @@ _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         # subprocess.CalledProcessError, of a launcher whose frames are cut off
         r"Command .{0,4000}\bpython.{0,4000} died with <Signals\.\w{3,12}: (?P<signal>\d{1,2})>",
         r"process was signaled to shutdown with signal (?P<signal>\d{1,2})\b",
-        r"^\S{1,80}:\d{1,9} terminated with signal (?P<signal>\d{1,2}) at PC=",  # libpsm2's and libfabric's handler
+        # a program's own handlers: libpsm2's and libfabric's; glog's, which Paddle uses, and folly's; absl's, Ray's
+        r"^\S{1,80}:\d{1,9} terminated with signal (?P<signal>\d{1,2}) at PC=",
+        r"\*\*\* (?:Signal \d{1,3} \()?(?P<signal>SIG[A-Z]{2,9})\)? \(@?0x[0-9a-f]{1,16}\) received by PID \d",
+        r"\*\*\* (?P<signal>SIG[A-Z]{2,9}) received at time=\d",
         r"^(?:(?P<host>[\w.\-]{1,100}[-_]\d{1,4}) )?exited with code (?P<code>\d{1,3})\s*$",
         r"^Exited with exit code (?P<code>\d{1,3})\.\s*$",
         r"(?:'--local_rank=(?P<local>\d{1,9})'.{0,4000})?exits with return code = (?P<code>-?\d{1,9})\b",

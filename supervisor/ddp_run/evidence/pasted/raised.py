@@ -53,6 +53,8 @@ _ORPHAN = re.compile(
     r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)|Exception|(?:[a-z_]\w*\.)+(?:Error|[A-Z]\w*Failed))"
     r"(?::(?: (?P<message>.*))?)?$"
 )
+_OF_A_SIGNAL = re.compile(r"FatalError: `[^`\n]{1,80}` is detected by the operating system\.")
+"""Paddle's words for a signal that ends the process (paddle/fluid/platform/init.cc)."""
 _PYTESTS = re.compile(r"^(?:E {3,40}|(?P<file>[\w./\-]{1,400}\.py):(?P<line>\d{1,9}): (?=\w{1,80}$))")
 """Before what a test raised, and where."""
 _IN_JSON = re.compile(r'"message": "((?:[^"\\]|\\(?!n).)*)')
@@ -209,7 +211,7 @@ def _orphans(spoken: SpokenText, indexes: Sequence[int], taken: set[int]) -> lis
         quoted = _IN_JSON.match(line)
         line = quoted[1] if quoted is not None else line
         hit = _ORPHAN.match(line)
-        if hit is None or is_agents(hit["type"]) or hit["type"] in _CANCELLED:
+        if hit is None or is_agents(hit["type"]) or hit["type"] in _CANCELLED or _OF_A_SIGNAL.match(line):
             continue
         above = spoken.lines[indexes[position - 1]] if position else ""
         if traceback_text.says_ignored(above) or above.endswith(_RAISED):

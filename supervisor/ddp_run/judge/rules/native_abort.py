@@ -45,7 +45,6 @@ _LAST_WORDS = (
     ),
     like(r"^(?P<what>(?>.*?Assertion `).*failed.*)"),
     like(r"^(?P<what>.*Assertion failed.*)"),
-    like(r"\*\*\* (?P<what>SIGABRT received) at time="),  # absl's handler
     like(r"(?P<what>\*\*\* .{1,80} detected \*\*\*: terminated)"),
 )
 SIGNS: tuple[Sign, ...] = (*_WHAT, *_LAST_WORDS)

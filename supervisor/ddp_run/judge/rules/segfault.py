@@ -35,7 +35,6 @@ _CAUGHT = (
     Sign("Signal: Segmentation fault (11)"),
     Sign("Segmentation fault", r"^Segmentation fault\s*$|Segmentation fault \(core dumped\)"),  # a shell's
     Sign("!!!!!!! Segfault encountered !!!!!!!"),
-    Sign("*** SIGSEGV received at time="),  # absl's failure handler, which Ray installs
 )
 _KERNELS = (
     like(r"\w\[\d{1,9}\]: segfault at [0-9a-f]{1,16} ip "),

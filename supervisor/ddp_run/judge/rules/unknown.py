@@ -41,7 +41,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     why = "and printed no error" if left is None else f"while its main thread was{left.where}"
     cause = f"{death.who} exited with {in_words(death.code).removeprefix('exit ')} {why}"
     if death.code is not None and death.code < 0:
-        cause = f"{death.who} was killed by {in_words(death.code)}; sender unknown"
+        cause = f"{death.who} was killed by {in_words(death.code)}" + ("" if death.crashed else "; sender unknown")
     if death.code is None and attempt.logs_only:
         cause = f"{death.who} failed; the log does not show why"
     if crash is not None:
