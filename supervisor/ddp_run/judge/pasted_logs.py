@@ -112,10 +112,10 @@ def _with_its_line(verdict: Verdict, spoken: SpokenText) -> Verdict:
     first = verdict.first_failure
     if verdict.evidence or first is None:
         return verdict
-    everything = spoken.text(range(len(spoken.lines)))
-    shown = line_of(everything, first.exception) if first.exception is not None else ()
+    raised = first.exception
+    shown = line_of(spoken.text(range(len(spoken.lines))), raised) if raised is not None else ()
     told = deaths.told_on(spoken, first.rank, first.pid, first.exit_code)
-    return replace(verdict, evidence=shown or (() if told is None else (everything.quote(told),)))
+    return replace(verdict, evidence=shown or (() if told is None else (spoken.text([told]).quote(0),)))
 
 
 def _of_no_rank(verdict: Verdict) -> Verdict:
