@@ -159,3 +159,17 @@ def test_an_exception_counts_more_than_what_others_say(text: str) -> None:
 )
 def test_who_went_on_did_not_fail(text: str) -> None:
     assert explain(text).cause is None
+
+
+@pytest.mark.parametrize(
+    ("told", "listed"),
+    [
+        ("EE1001: … Reason: Set visible device failed, invalid device=0, input visible devices:5,6\n", " (5,6)"),
+        ("[ERROR] RUNTIME GetVisibleDevices: set ASCEND_RT_VISIBLE_DEVICES error, input data range[0-1)\n", ""),
+    ],
+)
+def test_devices_that_ascend_does_not_see(told: str, listed: str) -> None:
+    found = explain(STEPS + told)
+    assert found.cause == "invalid-device"
+    assert found.title == f"a rank sees other devices than ASCEND_RT_VISIBLE_DEVICES lists{listed}"
+    assert [each for each in found.advice if "nvidia" in each or "CUDA" in each] == []

@@ -104,14 +104,16 @@ def is_of_a_gpu(death: Death) -> bool:
     return _OF_A_GPU.search(f"{raised.type}: {raised.message}") is not None
 
 
-def vendor(text: str) -> str:
-    """Return the runtime that a message is about: `HIP`, `XPU`, else `CUDA` (which torch for ROCm prints, too)."""
-    if re.search(r"\bHIP\b|hip[A-Z]|HSA_STATUS|\bROCm\b|rocBLAS|miopen|MIOpen|\brocm|by GPU node-", text):
-        return "HIP"
-    return (
-        "XPU"
-        if re.search(
-            r"\bXPU\b|level_zero|PI_ERROR_|UR_RESULT_|SYCL|fault from GPU at|device index is out of range", text
-        )
-        else "CUDA"
+_VENDORS = tuple(
+    (name, re.compile(form))
+    for name, form in (
+        ("HIP", r"\bHIP\b|hip[A-Z]|HSA_STATUS|\bROCm\b|rocBLAS|miopen|MIOpen|\brocm|by GPU node-"),
+        ("XPU", r"\bXPU\b|level_zero|PI_ERROR_|UR_RESULT_|SYCL|fault from GPU at|device index is out of range"),
+        ("NPU", r"\bNPU\b|torch_npu|ASCEND_|\baclrt|input visible devices:|\[Error\]: Invalid device ID"),
     )
+)
+
+
+def vendor(text: str) -> str:
+    """Return what a message is about: `HIP`, `XPU`, `NPU` (Ascend), else `CUDA` (which torch for ROCm prints, too)."""
+    return next((name for name, form in _VENDORS if form.search(text)), "CUDA")

@@ -187,7 +187,7 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if hit is None:
         return None
     said = hit.match.string
-    name = {"HIP": "AMD GPU", "XPU": "Intel GPU"}.get(vendor(hit.match[0]), "GPU")
+    name = {"HIP": "AMD GPU", "XPU": "Intel GPU", "NPU": "NPU"}.get(vendor(hit.match[0]), "GPU")
     cause = f"{death.who} has no usable {name}: {hit.says(death)}{hit.where(death)}"
     sure: Confidence | None = "likely" if "No operator found" in said else None
     return hit.finding(RULE, death, cause, _advice(vendor(said)), confidence=sure)
@@ -213,6 +213,7 @@ _TOOLS = {
     "CUDA": ("nvidia-smi; ls -l /dev/nvidia*", "--gpus all", "CUDA_VISIBLE_DEVICES"),
     "HIP": ("rocm-smi; ls -l /dev/kfd /dev/dri", "--device=/dev/kfd --device=/dev/dri", "HIP_VISIBLE_DEVICES"),
     "XPU": ("xpu-smi discovery; ls -l /dev/dri", "--device=/dev/dri", "ZE_AFFINITY_MASK"),
+    "NPU": ("npu-smi info; ls /dev/davinci*", "--device=/dev/davinci0 …", "ASCEND_RT_VISIBLE_DEVICES"),
 }
 """For each vendor: the tool to inspect GPUs, the container options, and the variable that hides GPUs."""
 

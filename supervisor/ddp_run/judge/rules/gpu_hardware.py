@@ -153,6 +153,8 @@ def _advice(hit: Hit, xid: Hit | None, death: Death) -> tuple[str, ...]:
             "dmesg -T | grep -iE 'i915|xe '   # a reset or a hang of the GPU",
             "xpu-smi health -l   # run on another node until it is reset",
         )
+    if maker == "NPU":
+        return ("npu-smi info   # which device is not OK? run on another node until it is reset",)
     where = f"-i {xid['pci']} " if xid is not None else ""
     host = death.host or "this node"
     advice = [f"nvidia-smi {where}-q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT   # and exclude {host} from the job"]

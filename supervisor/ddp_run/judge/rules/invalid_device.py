@@ -5,7 +5,8 @@ The rank selected GPU N, but the process sees fewer GPUs: more processes per nod
 that lists fewer, or the global rank used as the index on a second node.
 ## How to recognise it
 `CUDA error: invalid device ordinal` (HIP says the same), `device >= 0 && device < num_gpus INTERNAL ASSERT FAILED`,
-`Invalid device id`, XPU's `device index is out of range`. Only the ranks with high numbers fail.
+`Invalid device id`, XPU's `device index is out of range`, Ascend's `Set visible device failed`. Only the ranks with
+high numbers fail; all do where a container numbers its devices from 0, whatever numbers they have on the host.
 ## What to do
 - `--nproc-per-node` must not exceed the number of GPUs on the node (`nvidia-smi -L | wc -l`); `--nproc-per-node=gpu`
   asks torch for it.
@@ -27,6 +28,11 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the same rank will select the same GPU again"),
 )
 SIGNS = meaning(
+    *meaning(  # Ascend's
+        like(r"Set visible device failed, invalid device=\d{1,9}, input visible devices:(?P<listed>[\d,]{1,400})"),
+        like(r"set ASCEND_RT_VISIBLE_DEVICES:? ?(?P<listed>[\d,]{1,400})? ?error, input data range"),
+        cause="{who} sees other devices than ASCEND_RT_VISIBLE_DEVICES lists{ ({listed})}{where}",
+    ),
     like(r"Invalid device string: '(?P<device>[^'\n]{1,80})'"),
     like(r"(?<!Error 101: )invalid device ordinal"),
     like(r"device < num_gpus(?:[\s\S]{0,200}?device=(?P<device>\d+), ?num_gpus=(?P<count>\d+))?"),
@@ -62,10 +68,11 @@ def _advice(maker: str, death: Death) -> tuple[str, ...]:
     count, mask, module = {
         "HIP": ("rocm-smi --showid", "HIP_VISIBLE_DEVICES", "cuda"),
         "XPU": ("xpu-smi discovery", "ZE_AFFINITY_MASK", "xpu"),
+        "NPU": ("npu-smi info; ls /dev/davinci*", "ASCEND_RT_VISIBLE_DEVICES", "npu"),
     }.get(maker, ("nvidia-smi -L", "CUDA_VISIBLE_DEVICES", "cuda"))
     mine = f"   # local rank {death.local_rank} needs index {death.local_rank}" if death.local_rank is not None else ""
     return (
         f'{count}; echo "{mask}=${{{mask}-unset}}"{mine}',
-        f"ddp-run --nproc-per-node={'xpu' if module == 'xpu' else 'gpu'} …   # as many ranks as GPUs",
+        f"ddp-run --nproc-per-node={'gpu' if module == 'cuda' else module} …   # as many ranks as GPUs",
         f'torch.{module}.set_device(int(os.environ["LOCAL_RANK"]))   # not RANK: that counts across all nodes',
     )
