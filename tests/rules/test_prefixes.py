@@ -202,6 +202,7 @@ FORMS = {
     "a word processor": Form(lambda record: [re.sub('"([^"]*)"', "\u201c\\1\u201d", line) for line in record.lines]),
     "a JSON text": Form(lambda record: [json.dumps("\n".join(record.lines))], has_traceback),
     "Python's repr": Form(lambda record: [repr("\n".join(record.lines))], has_traceback),
+    "tabs": Form(lambda record: [re.sub("^ {4}", "\t", line) for line in record.lines]),
     "CRLF": Form(lambda record: [line + "\r" for line in record.lines]),
     "colours": Form(coloured),
     "indented": Form(each_line("    ")),

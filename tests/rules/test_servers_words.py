@@ -140,6 +140,29 @@ POINTS = "Exception: WorkerProc initialization failed due to an exception in a b
         pytest.param(
             'Error: NotEnoughCUDADevices("`num_shard` is 4 but only 2 CUDA")\n', "invalid-device", id="shards"
         ),
+        pytest.param(
+            RAISED.format("SystemError: (Fatal) DataLoader process (pid 71) exited is killed by signal: Terminated."),
+            "dataloader-worker-died",
+            id="Paddle's worker",
+        ),
+        pytest.param(
+            RAISED.format("OSError: (External)  Nccl error, unhandled cuda error  (at /p/collective_helper.cc:80)"),
+            "nccl-init",
+            id="NCCL, in Paddle",
+        ),
+        pytest.param(
+            "nid1: Test NCCL failure common.cu:1012 'unhandled system error (run with NCCL_DEBUG=INFO) / '\n"
+            " .. nid1 pid 71: Test failure common.cu:891\nsrun: error: nid1: task 3: Exited with exit code 3\n",
+            "nccl-network",
+            id="nccl-tests",
+        ),
+        pytest.param(
+            RAISED.format("BrokenPipeError: [Errno 32] Broken pipe")
+            + "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.batch cgroup.\n",
+            "host-oom",
+            id="the other end of a pipe was killed",
+        ),
+        pytest.param(RAISED.format("BrokenPipeError: [Errno 32] Broken pipe"), "python-exception", id="a pipe"),
         pytest.param(f"{TRITON}ModuleNotFoundError: No module named 'x'\"\n", "import-error", id="Triton's backend"),
         pytest.param(
             "failed to start HTTP service: Socket '0.0.0.0:8000' already in use\n", "port-in-use", id="a socket"

@@ -9,7 +9,7 @@ import pytest
 from ddp_run.evidence.model import Death, Evidence, LogText
 from ddp_run.evidence.resources import MemoryTrend, MemoryUse
 from ddp_run.judge.rules import dataloader_worker_died, host_oom, native_abort, segfault, shm_exhausted
-from ddp_run.record.events import MonotonicNs, Rank, SpaceCounted
+from ddp_run.record.events import ExceptionInfo, MonotonicNs, Rank, SpaceCounted
 
 OURS = "[1.0] Memory cgroup out of memory: Killed process 77 (python) total-vm:9kB, anon-rss:8kB"
 ANOTHERS = "[1.0] Out of memory: Killed process 78 (java) total-vm:9kB, anon-rss:8kB"
@@ -69,6 +69,19 @@ def test_a_sigkill(seen: Evidence, confidence: str | None) -> None:
 
 def test_a_sigkill_that_we_sent() -> None:
     assert host_oom.match(Death(Rank(2), pid=77, code=-9, signals_sent=(9,)), run(OURS, host=1, cgroup=1)) is None
+
+
+def test_a_broken_pipe_while_the_jobs_cgroup_ran_out_of_memory() -> None:
+    death = Death(Rank(2), pid=77, code=1, exception=ExceptionInfo("BrokenPipeError", "[Errno 32] Broken pipe"))
+    finding = host_oom.match(death, run(host=1, cgroup=1))
+    assert finding is not None
+    assert (finding.confidence, "lost the process at the other end of a pipe while" in finding.cause) == (
+        "likely",
+        True,
+    )
+    assert host_oom.match(death, run(host=1)) is None  # of another job, maybe
+    other = replace(death, exception=ExceptionInfo("ValueError", "Broken pipe"))
+    assert host_oom.match(other, run(host=1, cgroup=1)) is None
 
 
 def test_a_crash_shows_the_kernels_line_and_the_core() -> None:

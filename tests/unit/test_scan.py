@@ -67,6 +67,7 @@ def _large(path: Path, planted: bytes, at: int = 3 << 20) -> int:
         (b"a\r\nb\r\n", ("a", "b")),
         (b"\xff\xfe x\n", ("\ufffd\ufffd x",)),
         (b"\0\0\0back\n", ("back",)),
+        ("a\r\nb\r\n".encode("utf-16-le"), ("a", "b", "")),
         (b" 1%|\r 2%|\r 3%|\nend\n", (" 3%|", "end")),
     ],
 )
@@ -76,6 +77,13 @@ def test_a_small_log_is_read_whole(tmp_path: Path, data: bytes, lines: tuple[str
     assert (excerpt.text.lines, excerpt.text.source, excerpt.left_out) == (lines, "train.log", None)
     assert excerpt.text.numbers is None
     assert excerpt.text.number(0) == 1 if lines else True
+
+
+def test_carriage_returns_alone_end_lines(tmp_path: Path) -> None:
+    traceback = ["\ufeff[rank0]: Traceback (most recent call last):", '[rank0]:   File "a.py", line 1', "KeyError: 'x'"]
+    _write(tmp_path / "log", "\r".join(traceback).encode())
+    first, *others = _pairs(read_log(tmp_path / "log", "log", ()))
+    assert [first, *others] == [(1, traceback[0].removeprefix("\ufeff")), (2, traceback[1]), (3, traceback[2])]
 
 
 def test_a_bar_hides_no_traceback(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def statement(exception: ExceptionInfo) -> str:
     lines = exception.traceback.splitlines()
     at = [index for index, line in enumerate(lines) if FRAME.match(line)]
     below = lines[at[-1] + 1 :] if at else lines  # of one that is cut off, perhaps just the statement
-    shown = takewhile(lambda line: line.startswith("    "), below)
+    shown = takewhile(lambda line: line.startswith(("    ", "\t")), below)
     return "\n".join(line.strip() for line in shown if line.strip(" ~^"))
 
 

@@ -7,6 +7,7 @@ neither is available, the reader is told what was not searched. The caller choos
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections import deque
 from collections.abc import Collection
@@ -48,6 +49,9 @@ FIRST_LINES = 40_000
 LAST_LINES = 80_000
 _AROUND = 2 << 10
 _STATES = 16
+_BYTE_ORDER_MARK = "\ufeff"
+_LINES_END_WITH_CR = re.compile(rf'{re.escape(HEADER)}:\r[^\r\n]{{0,200}}File "')
+"""As old editors and some captures of terminals write them. A progress bar's line has no such text."""
 
 
 @frozen
@@ -230,21 +234,24 @@ class _Kept:
             self.take(rest.decode("utf-8", errors="replace"), number)
 
     def take(self, line: str, number: int) -> None:
-        """Add one line of any length."""
-        for state in self._states(line):
+        """Add one line of any length; more, if carriage returns end the lines of a traceback in it."""
+        line = line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
+        more = "\r" in line and _LINES_END_WITH_CR.search(line)
+        lines = enumerate(line.split("\r") if more else (line,), number)
+        for place, state in ((place, state) for place, each in lines for state in self._states(each)):
             self.count += 1
             if len(self.first) < self.room.first_lines:
                 self.first.append(state)
-                self.first_numbers.append(number)
+                self.first_numbers.append(place)
             else:
                 self.last.append(state)
-                self.last_numbers.append(number)
+                self.last_numbers.append(place)
 
     def _states(self, line: str) -> list[str]:
         """Return the line's last state, and earlier ones that contain words: a progress bar may precede a traceback."""
-        line = line.rstrip("\r")
-        if "\0" in line:  # a hole: the log was truncated while its writer kept its offset
+        if "\0" in line:  # a hole: the log was truncated while its writer kept its offset; or PowerShell's UTF-16
             line = line.replace("\0", "")
+        line = line.rstrip("\r")
         if "\r" not in line and len(line) <= LINE_CHARS:
             return [line]
         words = [word for word in self.words if word in line]

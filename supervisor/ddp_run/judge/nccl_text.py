@@ -25,8 +25,9 @@ _PHRASES = {
 ERRORS = (
     Sign("NCCL error in: "),
     Sign("NCCL error: "),
-    like(r"NCCL error\(\d+\), "),  # Paddle
+    *(like(r"NCCL error\(\d+\), "), Sign("Nccl error, ")),  # Paddle
     like(r"NCCL Error \d+: "),
+    like(r"Test NCCL failure \S{1,100}:\d{1,6} '"),  # nccl-tests
     like(r"\bnccl\w{1,60} failed: unhandled "),  # Horovod
     like(r"NCCL operation \w{1,60}\([^\n]{0,300}?\) failed: "),  # XLA
     like(r"NCCL_ERROR_(?:UNHANDLED|SYSTEM|INTERNAL|INVALID)_\w{1,20}: "),  # CuPy
@@ -47,7 +48,8 @@ def warning_of_result(codes: str) -> Sign:
 
 _CODE = re.compile(rf"\b(?:{'|'.join(_PHRASES.values())})\b")
 _PHRASE = re.compile(
-    r"(?:NCCL(?: error in: [^,]{0,300},| error:| error\(\d+\),| Error \d+:| operation [^\n]{0,300}?\) failed:"
+    r"(?:NCCL(?: error in: [^,]{0,300},| error[:,]| error\(\d+\),| Error \d+:| failure \S{1,100} '"
+    r"| operation [^\n]{0,300}?\) failed:"
     r"|_ERROR_\w{1,40}:)"
     r"|\bnccl\w{1,60} failed:)"
     r" *(?P<phrase>" + "|".join(_PHRASES) + r")",

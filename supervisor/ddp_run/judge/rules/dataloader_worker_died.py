@@ -34,7 +34,7 @@ RULE = Rule(
     retry=Retry(helps=False, reason="the same data and memory usually kill a worker again"),
     wins_over=(("file-not-found", "the missing file is the socket of the worker that died"),),
 )
-DATA_WORKER = r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\)"
+DATA_WORKER = r"DataLoader (?:worker|process) \(pid(?:\(s\))? (?P<pids>[\d, ]+)\)(?: exited(?= is))?"
 """From torch/utils/data/dataloader.py; group `pids`."""
 FRAMES = re.compile(r"/torch/utils/data/dataloader\.py _try_get_data")
 _BY_SIGNAL = (like(rf"{DATA_WORKER} is killed by signal: (?P<signal>[\w ]+)"),)

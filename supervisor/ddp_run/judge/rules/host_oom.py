@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import re
 import signal
+from dataclasses import replace
 
 from ddp_run.evidence.model import Death, Evidence, Quote
 from ddp_run.judge import oom_text
+from ddp_run.judge.quoted_line import line_of
 from ddp_run.judge.rules.dataloader_worker_died import DATA_WORKER
 from ddp_run.judge.signs import Sign, ended_by, in_whole_log, like, meaning
 from ddp_run.judge.verdict import Confidence, Finding, Layer, Retry, Rule, named
@@ -71,6 +73,8 @@ _DEVICE = re.compile(r"CUDA|cuda|HIP|XPU|out of memory on device|ibv_|NCCL|</tor
 _ASKED_TO_END = (-signal.SIGTERM, -signal.SIGINT, 137, 143)
 _CANCELLED = (Sign("CANCELLED AT "),)
 """From SLURM."""
+_AT_A_BROKEN_PIPE = frozenset({"BrokenPipeError", "ConnectionResetError", "EOFError"})
+_KILLED = "was killed by SIGKILL"
 _OF_THE_JOB = "a process of the job was killed for memory"
 _ADVICE = ("free -h; dmesg -T | grep -i 'killed process'", "try fewer DataLoader workers (num_workers) first")
 
@@ -88,6 +92,8 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if ended_by(death, (_WORKER,)) is not None:
         return _told(death, attempt, "lost a DataLoader worker to SIGKILL")
     hit = ended_by(death, _REFUSED)
+    if hit is None and death.exception is not None and death.exception.type in _AT_A_BROKEN_PIPE:
+        return _lost_another(death, attempt)
     if hit is None or _DEVICE.search(hit.message):
         return None
     if hit.statement.startswith("raise MemoryError"):
@@ -117,7 +123,17 @@ def _named_by_the_kernel(death: Death, attempt: Evidence) -> Finding | None:
     return Finding(RULE, cause, (line, *death.trend), _ADVICE)
 
 
-def _counted(death: Death, attempt: Evidence) -> Finding | None:
+def _lost_another(death: Death, attempt: Evidence) -> Finding | None:
+    """Match a rank whose pipe or socket ended while a process of its job was killed for memory: maybe the one there."""
+    what = "lost the process at the other end of a pipe"
+    found = _told(death, attempt, what) if attempt.logs_only else None
+    found = _counted(death, attempt, what) if attempt.cgroup_oom_kills else found  # others' kills say nothing of it
+    if found is None or death.exception is None:
+        return None
+    return replace(found, confidence="likely", evidence=(*line_of(death.stderr, death.exception), *found.evidence))
+
+
+def _counted(death: Death, attempt: Evidence, what: str = _KILLED) -> Finding | None:
     sure: Confidence = "certain" if attempt.cgroup_oom_kills else "likely"
     kills = attempt.cgroup_oom_kills or attempt.host_oom_kills
     if not kills or attempt.spared_for_memory(death.pid):
@@ -125,11 +141,11 @@ def _counted(death: Death, attempt: Evidence) -> Finding | None:
     where = "this job's memory cgroup" if attempt.cgroup_oom_kills else "this host"
     times = "once" if kills == 1 else f"{kills} times"
     count = Quote("kernel", None, f"out-of-memory kills in {where} during this attempt: {kills}")
-    cause = f"{death.who} was killed by SIGKILL while {where} ran out of memory ({times})"
+    cause = f"{death.who} {what} while {where} ran out of memory ({times})"
     return Finding(RULE, cause, (count, *death.trend), _ADVICE, sure)
 
 
-def _told(death: Death, attempt: Evidence, what: str = "was killed by SIGKILL") -> Finding | None:
+def _told(death: Death, attempt: Evidence, what: str = _KILLED) -> Finding | None:
     """Match a message or counter that shows such a kill in the job, container or host; srun names the task."""
     task = in_whole_log(attempt, (_TASK,))
     kernel = () if attempt.spared_for_memory(death.pid) else (attempt.kernel,)
