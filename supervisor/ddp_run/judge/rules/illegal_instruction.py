@@ -21,7 +21,8 @@ import signal
 from ddp_run.evidence.crash_text import crash_of
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.advice import by_core
-from ddp_run.judge.signs import Sign, anywhere, like
+from ddp_run.judge.crash_lines import crash_lines
+from ddp_run.judge.signs import Sign, like
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -32,13 +33,12 @@ RULE = Rule(
     unlike="loading",
     end="crashed",
 )
-_KERNELS = like(r"traps: [^\n]{1,40}\[\d{1,9}\] trap invalid opcode ip:")
 SIGNS = (
     Sign("Fatal Python error: Illegal instruction"),
     Sign("Caught signal 4 (Illegal instruction"),
     Sign("Signal: Illegal instruction (4)"),
     Sign("Illegal instruction", r"^Illegal instruction\s*$|Illegal instruction +\(core dumped\)"),  # a shell's
-    _KERNELS,
+    like(r"traps: [^\n]{1,40}\[\d{1,9}\] trap invalid opcode ip:"),  # the kernel's
 )
 _LIBRARY = re.compile(r" trap invalid opcode [^\n]{1,200}? in (?P<file>[^\s\[]{1,200})\[")
 """The kernel's form: arch/x86/kernel/traps.c, print_vma_addr."""
@@ -48,13 +48,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     """Match SIGILL, unless the rank was exiting after an exception."""
     if death.code != -signal.SIGILL or death.crashed_on_the_way_out:
         return None
-    crash = crash_of(death)
-    caught = anywhere(death.stderr, SIGNS) if crash is None else None
-    said = attempt.kernel_line(death.pid)
-    shown = (*(crash.quotes if crash is not None else ()), caught.quote if caught is not None else None, said)
-    quotes = tuple(quote for quote in shown if quote is not None)
-    library = next((hit["file"] for quote in quotes if (hit := _LIBRARY.search(quote.text))), None)
+    crash, shown = crash_of(death), crash_lines(death, attempt, SIGNS)
+    library = next((hit["file"] for quote in shown if (hit := _LIBRARY.search(quote.text))), None)
     of = f" of {library}" if library is not None else ""
     where = crash.where if crash is not None else ""
     advice = ("lscpu | grep -E 'Model name|Flags'   # does this CPU have what the library was compiled for?",)
-    return Finding(RULE, f"{death.who} met an illegal instruction{of}{where}", quotes, (*advice, *by_core(death)))
+    return Finding(RULE, f"{death.who} met an illegal instruction{of}{where}", shown, (*advice, *by_core(death)))

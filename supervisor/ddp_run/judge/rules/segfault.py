@@ -18,7 +18,8 @@ import signal
 from ddp_run.evidence.crash_text import crash_of
 from ddp_run.evidence.model import Death, Evidence
 from ddp_run.judge.advice import by_core, by_phase
-from ddp_run.judge.signs import Sign, anywhere, like
+from ddp_run.judge.crash_lines import crash_lines
+from ddp_run.judge.signs import Sign, like
 from ddp_run.judge.verdict import Finding, Layer, Retry, Rule, named
 
 RULE = Rule(
@@ -29,19 +30,15 @@ RULE = Rule(
     unlike="loading",
     end="crashed",
 )
-_FATAL = Sign("Fatal Python error: Segmentation fault")
-_CAUGHT = (
+SIGNS = (
+    Sign("Fatal Python error: Segmentation fault"),
     Sign("Caught signal 11 (Segmentation fault"),
     Sign("Signal: Segmentation fault (11)"),
     Sign("Segmentation fault", r"^Segmentation fault\s*$|Segmentation fault \(core dumped\)"),  # a shell's
     Sign("!!!!!!! Segfault encountered !!!!!!!"),
-)
-_KERNELS = (
-    like(r"\w\[\d{1,9}\]: segfault at [0-9a-f]{1,16} ip "),
+    like(r"\w\[\d{1,9}\]: segfault at [0-9a-f]{1,16} ip "),  # the kernel's
     like(r"traps: [^\n]{1,40}\[\d{1,9}\] general protection"),
 )
-"""For a log that shows nothing else."""
-SIGNS: tuple[Sign, ...] = (_FATAL, *_CAUGHT, *_KERNELS)
 
 
 def match(death: Death, attempt: Evidence) -> Finding | None:
@@ -49,12 +46,9 @@ def match(death: Death, attempt: Evidence) -> Finding | None:
     if death.code != -signal.SIGSEGV or death.crashed_on_the_way_out:
         return None
     crash = crash_of(death)
-    caught = anywhere(death.stderr, (_FATAL, *_CAUGHT, *_KERNELS)) if crash is None else None
-    said = attempt.kernel_line(death.pid)
-    shown = (*(crash.quotes if crash is not None else ()), caught.quote if caught is not None else None, said)
-    quotes = tuple(quote for quote in shown if quote is not None)
     where = crash.where if crash is not None else ""
-    return Finding(RULE, f"{death.who} crashed in native code{where}", quotes, _advice(death, attempt))
+    shown = crash_lines(death, attempt, SIGNS)
+    return Finding(RULE, f"{death.who} crashed in native code{where}", shown, _advice(death, attempt))
 
 
 def _advice(death: Death, attempt: Evidence) -> tuple[str, ...]:
