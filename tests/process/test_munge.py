@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,14 +38,21 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         folder.chmod(folder.stat().st_mode | 0o011)  # another user must reach the socket
     files = {"socket": socket, "key-file": key, "pid-file": tmp_path / "pid", "seed-file": tmp_path / "seed"}
     words = [f"--{name}={path}" for name, path in {**files, "log-file": tmp_path / "log"}.items()]
-    started = subprocess.Popen([program, "--foreground", "--force", *words], stderr=subprocess.DEVNULL)
-    try:
-        wait_until(socket.exists, "munged's socket")
-        monkeypatch.setattr(place_module, "_SOCKET", socket)
-        yield socket
-    finally:
-        started.terminate()
-        started.wait()
+    said = tmp_path / "said"
+    for _try in range(3):  # once, in a thousand runs, it gave no socket in two minutes
+        with said.open("ab") as stderr:
+            started = subprocess.Popen([program, "--foreground", "--force", *words], stderr=stderr)
+        try:
+            with suppress(AssertionError):
+                wait_until(socket.exists, "munged's socket", 20)
+            if socket.exists() and started.poll() is None:
+                monkeypatch.setattr(place_module, "_SOCKET", socket)
+                yield socket
+                return
+        finally:
+            started.terminate()
+            started.wait()
+    pytest.fail(f"munged gave no socket: {said.read_text(errors='replace')}")
 
 
 def test_the_same_user_opens_what_node_0_shows(daemon: Path) -> None:
