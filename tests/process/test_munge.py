@@ -39,7 +39,7 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     files = {"socket": socket, "key-file": key, "pid-file": tmp_path / "pid", "seed-file": tmp_path / "seed"}
     words = [f"--{name}={path}" for name, path in {**files, "log-file": tmp_path / "log"}.items()]
     said = tmp_path / "said"
-    for _try in range(3):  # once, in a thousand runs, it gave no socket in two minutes
+    for _try in range(3):  # this fixture may have failed once under load: why is not known
         with said.open("ab") as stderr:
             started = subprocess.Popen([program, "--foreground", "--force", *words], stderr=stderr)
         try:

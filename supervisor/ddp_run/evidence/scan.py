@@ -235,17 +235,20 @@ class _Kept:
 
     def take(self, line: str, number: int) -> None:
         """Add one line of any length; more, if carriage returns end the lines of a traceback in it."""
-        line = line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
-        more = "\r" in line and _LINES_END_WITH_CR.search(line)
-        lines = enumerate(line.split("\r") if more else (line,), number)
-        for place, state in ((place, state) for place, each in lines for state in self._states(each)):
+        if "\r" in line and _LINES_END_WITH_CR.search(line):
+            for place, each in enumerate(line.split("\r"), number):
+                self.take(each, place)
+            return
+        if number == 1:
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+        for state in self._states(line):
             self.count += 1
             if len(self.first) < self.room.first_lines:
                 self.first.append(state)
-                self.first_numbers.append(place)
+                self.first_numbers.append(number)
             else:
                 self.last.append(state)
-                self.last_numbers.append(place)
+                self.last_numbers.append(number)
 
     def _states(self, line: str) -> list[str]:
         """Return the line's last state, and earlier ones that contain words: a progress bar may precede a traceback."""
